@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+// Endpoint is one place that a request can be sent to: a replica, or one rank of
+// a data-parallel replica.
+type Endpoint struct {
+	ID     string // stable name, unique in its pool: "r0", "ns/pod", "ns/pod#1"
+	URL    string // base URL without /v1, e.g. "http://127.0.0.1:8000"
+	Role   Role
+	Phase  Phase
+	Since  Time     // when Phase began; 0 unknown
+	Rank   int      // data-parallel rank, -1 where ranks are not endpoints
+	Models []string // model names that the engine serves, as it lists them
+	// Reason says why Phase is what it is ("/health 503", "drained by operator").
+	Reason string
+}
+
+// AdapterState is what an engine says about one LoRA adapter.
+type AdapterState uint8
+
+// Adapter states: where an adapter is at a replica.
+const (
+	AdapterAbsent AdapterState = iota
+	AdapterLoading
+	AdapterResident // in a slot
+	AdapterRunning  // in a slot and in use
+	AdapterWaiting  // requests wait for a slot
+	AdapterFailed   // the engine refused to load it
+)
+
+var adapterNames = [...]string{"absent", "loading", "resident", "running", "waiting", "failed"}
+
+func (a AdapterState) String() string { return nameOf(adapterNames[:], int(a)) }
+
+// Adapter is one adapter at one endpoint.
+type Adapter struct {
+	Name  string
+	State AdapterState
+	At    Time
+}
+
+// Signals is what an engine's own metrics said, each value with its age. Engines
+// differ in what they tell; what they do not tell stays unknown.
+type Signals struct {
+	Running   Value // requests in the batch
+	Waiting   Value // requests that wait for capacity; deferred by design excluded
+	Deferred  Value // requests that the scheduler holds back on purpose
+	KVUsage   Value // share of KV blocks in use, 0..1
+	KVTokens  Value // capacity of the KV cache in tokens
+	BlockSize Value // tokens per KV block
+
+	// Counters since the engine's start. CacheQueries and CacheHits are in
+	// tokens, or in blocks where CacheUnitBlocks is set (vLLM 0.8).
+	PromptTokens    Value
+	OutputTokens    Value
+	CacheQueries    Value
+	CacheHits       Value
+	CacheUnitBlocks bool
+	Preemptions     Value
+	Finished        Value
+
+	TTFTSum, TTFTCount   Value // seconds; the engine's own histogram
+	ITLSum, ITLCount     Value
+	QueueSum, QueueCount Value
+
+	MaxSeqs     Value // the engine's cap on running requests
+	LoRASlots   Value
+	Adapters    []Adapter
+	StartTime   Value  // process start, Unix seconds
+	Asleep      Value  // 1 asleep, 0 awake
+	ScrapedAt   Time   // last successful scrape; 0 never
+	ScrapeError string // why the last scrape failed; "" when it did not
+}
+
+// EndpointState is one row of a Snapshot.
+type EndpointState struct {
+	Endpoint
+	Signals
+}
+
+// Snapshot is what the last scrape tick said of one pool: immutable once built,
+// versioned, every value with its age. Readers never write to it.
+type Snapshot struct {
+	Pool      string
+	Version   uint64
+	At        Time
+	Endpoints []EndpointState // ordered by ID
+}
+
+// Count returns how many endpoints are in phase p.
+func (s *Snapshot) Count(p Phase) int {
+	n := 0
+	for i := range s.Endpoints {
+		if s.Endpoints[i].Phase == p {
+			n++
+		}
+	}
+	return n
+}
