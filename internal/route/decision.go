@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import "github.com/penstock-project/penstock/internal/fleet"
+
+// Candidate is one endpoint as a decision saw it: the raw inputs of its price and
+// the price. Unknown scraped values are negative.
+type Candidate struct {
+	Slot     int32
+	Drop     Drop
+	Full     bool   // placing the request evicts cached blocks
+	Endpoint string // endpoint ID
+
+	Hit      int32   // leading blocks believed cached
+	Cached   float32 // tokens of the prompt believed cached
+	Uncached float32 // tokens to prefill
+
+	CostMS float64           // sum of Terms, or the policy's own score; less is better
+	OwnMS  float64           // expected time to first token
+	Terms  [NumTerms]float32 // ms
+
+	// Raw inputs: own accounting.
+	InFlight  int32
+	Unstarted int32
+	Queued    int32
+	Streams   float32 // others' included
+	CtxTokens float32 // tokens
+	PendingMS float32
+	AheadMS   float32
+	Behind    float32 // requests
+	UsedKV    float32 // tokens of KV memory in use before placing
+	NewKV     float32 // tokens that placing pins in addition
+	LimitKV   float32 // tokens that can be used; 0 unknown
+	SeatsFree float32 // seats in the batch left; +Inf unknown
+	AdapterMS float32
+	Speed     float32
+
+	// Raw inputs: the last scrape.
+	Running     float32 // requests
+	Waiting     float32 // requests
+	KVUsage     float32 // share, 0..1
+	ScrapeAgeMS float32
+}
+
+// Decision is what a policy decided and all that it looked at. It is written into
+// memory of the caller; CopyTo makes a copy that outlives the next pick.
+type Decision struct {
+	Policy string
+	At     fleet.Time
+	Chosen int32 // slot, -1 none
+	// Index is the chosen candidate's place in Candidates, -1 none.
+	Index int32
+	Wait  bool   // held in the router's queue for Chosen
+	Why   string // one of the Why constants
+
+	Candidates []Candidate
+	// Omitted counts candidates that a copy left out to stay small.
+	Omitted  int32
+	MarginMS float64 // cost of the next best candidate less that of the chosen one; -1 where there is none
+	// TieKey and Tied say how equal costs were decided: by the rendezvous hash of
+	// TieKey among Tied candidates.
+	TieKey uint64
+	Tied   int32
+	// DemotedByLoad says that a candidate with more of the prompt in its cache was
+	// passed over because of its load.
+	DemotedByLoad bool
+
+	SnapshotVersion uint64
+	SnapshotAt      fleet.Time
+
+	PromptTokens    float64 // estimate at the time
+	BlockTokens     float64
+	PredictedCached int     // tokens at the chosen endpoint
+	PredictedTTFTMS float64 // at the chosen endpoint
+
+	Engine  Coef
+	Context Context
+}
+
+// Why a candidate was chosen, in words for people. Records carry them as they are.
+const (
+	WhyCheapest  = "lowest cost"
+	WhyTie       = "lowest cost, tie decided by rendezvous hash"
+	WhyDemoted   = "demoted by load: the warmest replica costs more"
+	WhyOnly      = "only candidate"
+	WhyRandom    = "random"
+	WhyRotation  = "next in rotation"
+	WhyAffinity  = "longest cached prefix"
+	WhyHome      = "home of the prefix by rendezvous hash"
+	WhyReleased  = "its turn in the queue"
+	WhyOverdue   = "the bound on waiting was reached"
+	WhyStolen    = "taken from a longer queue by a replica with room"
+	WhyMoved     = "asked again: the cache it waited for is gone"
+	WhyNoReplica = "no replica can take it"
+)
+
+// Reset empties d for a new pick and keeps its memory.
+func (d *Decision) Reset() {
+	c := d.Candidates[:0]
+	*d = Decision{Candidates: c, Chosen: -1, Index: -1, MarginMS: -1}
+}
+
+// Pick returns the chosen candidate, nil where there is none.
+func (d *Decision) Pick() *Candidate {
+	if d.Index < 0 || int(d.Index) >= len(d.Candidates) {
+		return nil
+	}
+	return &d.Candidates[d.Index]
+}

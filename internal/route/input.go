@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import "github.com/penstock-project/penstock/internal/fleet"
+
+// Slot is all that a picker may know of one endpoint: the router's own
+// accounting, which is exact and fresh for what this router sent, and the last
+// scrape, which may be old or absent. Slots are numbered from 0; a number is
+// reused after its endpoint left and its last request ended.
+type Slot struct {
+	ID   string // endpoint ID
+	Key  uint64 // hash of ID, the same in every router: rendezvous hashing
+	Drop Drop   // why it takes no request whatever the request; DropNone: it may
+	// State is the row of the last snapshot; nil when the endpoint left.
+	State *fleet.EndpointState
+	// Speed multiplies the time of every step: 1 is the pool's coefficients, 2 is
+	// an endpoint that was observed to be half as fast. > 0.
+	Speed float64
+
+	// Requests in flight, from the moment of sending to the end.
+	InFlight  int32 // all
+	Unstarted int32 // without a first token
+	Streams   int32 // with a first token
+	// Foreign is load of others that the scrapes show beyond our own.
+	ForeignStreams   float64
+	ForeignUnstarted float64
+
+	// PendingSum is the sum of the estimates, in seconds, of the requests without
+	// a first token; HeadEstimate is that of the oldest of them and HeadSince the
+	// moment since when the engine can have worked on it. Pending combines them.
+	PendingSum   float64
+	HeadEstimate float64
+	HeadSince    fleet.Time
+
+	CtxTokens float64 // tokens of context of the streams, output included
+	Generated float64 // output tokens of the streams
+	// SentTokens and UncachedTokens sum the prompt tokens of the requests without
+	// a first token, and the part of them that was expected to miss the cache.
+	SentTokens     float64
+	UncachedTokens float64
+
+	PinnedBlocks int     // distinct index blocks of the requests in flight
+	CacheBlocks  int     // blocks that the index believes cached there
+	CacheCap     int     // blocks that it can hold at most
+	KVTokens     float64 // KV memory in tokens; 0 unknown
+	KVLimit      float64 // share of KVTokens that is usable without preemption, 0..1
+	MaxSeqs      float64 // seats in the batch; 0 unknown
+
+	Queued     int32   // requests in the router's own queue for it
+	QueuedWork float64 // their work in seconds
+}
+
+// Pending returns the seconds of prefill work at the slot that still lie before a
+// request that is sent now. The head counts as worked on for at most 0.9 of its
+// estimate: what has not answered is never free.
+func (s *Slot) Pending(now fleet.Time) float64 {
+	if s.Unstarted == 0 {
+		return 0
+	}
+	done := 0.9 * now.Seconds(s.HeadSince)
+	if m := 0.9 * s.HeadEstimate; done > m {
+		done = m
+	}
+	if done < 0 {
+		done = 0
+	}
+	if p := s.PendingSum - done; p > 0 {
+		return p
+	}
+	return 0
+}
+
+// QueueView is what a picker may know of the router's own queue. It is nil where
+// the queue is off.
+type QueueView interface {
+	// Position returns, for a request of the given class and tenant whose work at
+	// the slot is x seconds: the seconds of queued work there that would go before
+	// it and the number of queued requests that would go after it.
+	Position(slot int32, class uint8, tenant int32, x float64) (ahead float64, behind float64)
+}
+
+// PinView tells which leading blocks of a prompt belong to requests in flight at
+// a slot: placing the request there pins no new memory for them.
+type PinView interface {
+	PinnedPrefix(slot int32, blocks []uint64) int
+}
+
+// Input is one question to a policy. Everything in it is read-only for the policy
+// except Hits, which policies may not keep.
+type Input struct {
+	Now     fleet.Time
+	Request *fleet.Request
+	// PromptTokens and BlockTokens are the request's, with the learned ratio
+	// filled in where the request does not say.
+	PromptTokens float64
+	BlockTokens  float64
+	// Tenant is the number of the request's tenant in this pool.
+	Tenant int32
+
+	Slots []Slot
+	Drops []Drop  // per slot, for this request; DropNone: a candidate
+	Hits  []int32 // per slot: leading blocks believed cached there
+	Pins  PinView
+	Queue QueueView
+
+	Engine  Coef
+	Context Context
+
+	SnapshotVersion uint64
+	SnapshotAt      fleet.Time
+}
+
+// Context are the moving averages that a price depends on beside the endpoint.
+type Context struct {
+	Pressure   float64 // requests expected to come, per request in service: rho/(1-rho), at most 32
+	MeanOutput float64 // output tokens of a request; > 0
+	Exchange   float64 // worth of a second of E2E in seconds of TTFT, 0..1
+	HitShare   float64 // share of prompt tokens found in caches, 0..1
+	AdapterMS  float64 // load time of a LoRA adapter
+}
+
+// Policy picks an endpoint. Pick overwrites d, reusing its memory: no allocation
+// once d's slices have grown. A policy may keep state (a counter, a random
+// generator); it is called by one goroutine at a time, and its picks are a pure
+// function of its seed and the calls so far.
+type Policy interface {
+	// Name is the name by which configuration and records know the policy.
+	Name() string
+	// Pick fills d: one candidate per slot in slot order, dropped ones included,
+	// and Chosen, which is -1 when every slot was dropped.
+	Pick(in *Input, d *Decision)
+}
