@@ -80,14 +80,8 @@ type QueueView interface {
 	Position(slot int32, class uint8, tenant int32, x float64) (ahead float64, behind float64)
 }
 
-// PinView tells which leading blocks of a prompt belong to requests in flight at
-// a slot: placing the request there pins no new memory for them.
-type PinView interface {
-	PinnedPrefix(slot int32, blocks []uint64) int
-}
-
 // Input is one question to a policy. Everything in it is read-only for the policy
-// except Hits, which policies may not keep.
+// and valid until Pick returns.
 type Input struct {
 	Now     fleet.Time
 	Request *fleet.Request
@@ -101,8 +95,10 @@ type Input struct {
 	Slots []Slot
 	Drops []Drop  // per slot, for this request; DropNone: a candidate
 	Hits  []int32 // per slot: leading blocks believed cached there
-	Pins  PinView
-	Queue QueueView
+	// Pinned holds, per slot, the leading blocks that requests in flight there hold
+	// already: placing the request pins no new memory for them. At most Hits.
+	Pinned []int32
+	Queue  QueueView // nil: the router's own queue is off
 
 	Engine  Coef
 	Context Context
