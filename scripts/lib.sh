@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# Functions that several layers use. Source it from the repository root.
+
+# free_port prints a TCP port that is free now on 127.0.0.1.
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# wait_for URL SECONDS waits until URL answers 200.
+wait_for() {
+  python3 - "$1" "$2" <<'PY'
+import sys, time, urllib.request
+url, limit = sys.argv[1], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < limit:
+    try:
+        if urllib.request.urlopen(url, timeout=2).status == 200:
+            sys.exit(0)
+    except Exception as e:
+        last = e
+    time.sleep(0.1)
+print(f"{url} did not answer 200: {last}", file=sys.stderr)
+sys.exit(1)
+PY
+}
+
+# venv NAME PACKAGE... makes a Python environment under the cache once per set of
+# packages and prints its folder.
+venv() {
+  local name=$1 dir stamp
+  shift
+  dir=$PENSTOCK_CACHE/venv-$name
+  stamp="$*"
+  if [ "$(cat "$dir/stamp" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$dir"
+    python3 -m venv "$dir" >&2
+    "$dir/bin/pip" install -q --disable-pip-version-check "$@" >&2
+    printf '%s' "$stamp" >"$dir/stamp"
+  fi
+  printf '%s\n' "$dir"
+}
+
+# npm_env NAME PACKAGE... does the same for npm packages.
+npm_env() {
+  local name=$1 dir stamp
+  shift
+  dir=$PENSTOCK_CACHE/npm-$name
+  stamp="$*"
+  if [ "$(cat "$dir/stamp" 2>/dev/null)" != "$stamp" ]; then
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    (cd "$dir" && npm init -y >/dev/null && npm install --no-audit --no-fund --silent "$@") >&2
+    printf '%s' "$stamp" >"$dir/stamp"
+  fi
+  printf '%s\n' "$dir"
+}
+
+# apt_install COMMAND PACKAGE installs a Debian package where its command is absent.
+apt_install() {
+  command -v "$1" >/dev/null 2>&1 && return 0
+  if [ "$(id -u)" != 0 ]; then
+    echo "LAYER: needs $1; install it with: sudo apt-get install $2"
+    exit 77
+  fi
+  (apt-get install -y -q "$2" || { apt-get update -q && apt-get install -y -q "$2"; }) >&2
+}
+
+# stop_all ends the background jobs of this shell and waits for them.
+stop_all() {
+  local pids
+  pids=$(jobs -p)
+  [ -z "$pids" ] || kill $pids 2>/dev/null || true
+  wait 2>/dev/null || true
+}
