@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config turns penstock.yaml into a Config: strictly, with every error at
+// once, each with its place in the file, an excerpt and a suggestion.
+//
+// One table (table.go) describes every key. The decoder, the JSON schema, the
+// effective view of `penstock config show` and the reload diff all read it, so
+// they cannot disagree. Secrets never stand in the file: a key names the file
+// that holds one, and Secret prints as a mask everywhere.
+//
+// A Config is read-only once loaded; callers never write to it.
+package config
+
+import "time"
+
+// Config is a whole penstock.yaml with its defaults filled in.
+type Config struct {
+	Listen    Listen
+	TLS       TLS
+	Pools     []Pool
+	Auth      Auth
+	Tenants   []Tenant
+	Share     Share
+	Journal   Journal
+	Telemetry Telemetry
+
+	file string          // where it came from; "" for defaults
+	set  map[string]bool // paths that the file names, as opposed to defaults
+}
+
+// Listen holds the listeners, each host:port; "" is off.
+type Listen struct {
+	HTTP  string // gateway
+	Admin string // admin API and console
+	EPP   string // endpoint picker
+}
+
+// TLS is the gateway's certificate. Cert and Key come together or not at all.
+type TLS struct {
+	Cert, Key string // PEM files
+	ClientCA  string // PEM file; when set, clients must present a certificate of this CA
+}
+
+// Pool is a set of interchangeable replicas and how requests reach them.
+type Pool struct {
+	Name     string
+	Models   []Model // empty: whatever the replicas list
+	Replicas Replicas
+	Engine   Engine
+	SLO      SLO
+	Route    Route
+	Scale    Scale
+	Fallback []string // names of pools, in order
+}
+
+// Model is one model of a pool, by the name that its engines know.
+type Model struct {
+	Name     string
+	Aliases  []string // other names that clients may use
+	Adapters []string // LoRA adapters on this base model
+}
+
+// Replicas says where the replicas of a pool are found. Exactly one field is set.
+type Replicas struct {
+	Static        []string // base URLs
+	File          string   // a file with one replica a line, or a YAML or JSON list
+	DNS           string   // URL whose host is looked up; a host that starts with "_" is an SRV name
+	Selector      Selector
+	InferencePool string // namespace/name
+	Process       Process
+}
+
+// Selector picks Kubernetes pods by label.
+type Selector struct {
+	Namespace string
+	Labels    []string // key=value
+	Port      int
+}
+
+// Process makes Penstock start replicas on this machine.
+type Process struct {
+	Command []string
+	Max     int
+}
+
+// Engine describes the model server that the replicas run.
+type Engine struct {
+	Profile    string // name of an engine profile, a file, or "auto"
+	TLS        EngineTLS
+	APIKeyFile string
+}
+
+// EngineTLS is how replicas are trusted.
+type EngineTLS struct {
+	CA string // PEM file; "" is the system's roots
+}
+
+// SLO is what users are promised.
+type SLO struct {
+	TTFT time.Duration // time to first token
+	ITL  time.Duration // time between tokens
+}
+
+// Route is how requests are spread over a pool.
+type Route struct {
+	Policy string
+	Shadow string // a second policy that decides without effect; "" none
+}
+
+// Scale bounds and steers the autoscaler of a pool.
+type Scale struct {
+	Mode       string // recommend, act
+	Min, Max   int    // replicas
+	Attainment Ratio  // share of requests that meet the SLO
+	Hand       string // auto, process, scale, hpa, keda
+}
+
+// Auth says who may enter. Empty: anonymous, and only on loopback.
+type Auth struct {
+	KeysFile string
+	JWT      []JWT
+}
+
+// JWT is one issuer of tokens.
+type JWT struct {
+	Issuer   string
+	Audience string
+}
+
+// Tenant is one paying or otherwise separate user of the fleet.
+type Tenant struct {
+	Name      string
+	Weight    float64 // share of a contended fleet, relative to the other tenants
+	Limits    []Limit
+	Logging   string // none, metadata, hash, redacted, full
+	CacheSalt string // shared, tenant, user
+}
+
+// Limit is one quota: Tokens or Requests in any window of length Per.
+type Limit struct {
+	Per      time.Duration
+	Tokens   int
+	Requests int
+}
+
+// Share is how routers tell each other what they sent.
+type Share struct {
+	Peers string // auto, off, or comma-separated addresses
+	Redis string // host:port or redis:// URL without credentials
+}
+
+// Journal keeps the records of decisions.
+type Journal struct {
+	Memory   int    // records in the ring
+	Dir      string // directory of JSONL files; "" keeps nothing on disk
+	MaxAge   time.Duration
+	MaxBytes Bytes
+}
+
+// Telemetry exports traces and metrics.
+type Telemetry struct {
+	OTLP       string // URL of an OTLP/HTTP receiver; "" is off
+	Vocabulary string
+}
+
+// File returns the name of the file that the configuration came from, "" for
+// defaults.
+func (c *Config) File() string { return c.file }
+
+// IsSet reports whether the file names path ("pools[0].route.policy") as opposed
+// to leaving it at its default.
+func (c *Config) IsSet(path string) bool { return c.set[path] }
+
+// Default returns the configuration of an empty file.
+func Default() *Config {
+	c := &Config{set: map[string]bool{}}
+	applyDefaults(rootObject, c)
+	return c
+}
+
+// DefaultPool returns a pool with every key at its default.
+func DefaultPool(name string) Pool {
+	p := Pool{}
+	applyDefaults(poolObject, &p)
+	p.Name = name
+	return p
+}

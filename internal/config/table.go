@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"reflect"
+	"time"
+)
+
+// kind is the shape of a value in the file.
+type kind uint8
+
+const (
+	kindString kind = iota
+	kindInt
+	kindFloat
+	kindDuration
+	kindBytes
+	kindRatio
+	kindStrings
+	kindObject  // a mapping
+	kindObjects // a list of mappings
+)
+
+// field is one key: everything that decoder, schema, view and diff know of it.
+type field struct {
+	key      string
+	doc      string
+	kind     kind
+	enum     []string               // allowed values; empty: any
+	known    func(Options) []string // allowed values that the caller supplies
+	def      string                 // default, as one would write it
+	check    func(string) error     // extra check of a string or of each list element
+	min, max float64                // bounds of numbers and lengths in seconds; both 0: none
+	required bool                   // must be there and not empty
+	live     bool                   // a reload applies a change; otherwise it needs a restart
+	later    string                 // not "": accepted and checked, without effect so far, and why
+	obj      *object                // of kindObject and kindObjects
+	at       func(parent any) any   // pointer to the Go value
+	grow     func(list any) any     // kindObjects: append an element, return a pointer to it
+	each     func(list any) []any   // kindObjects: pointers to the elements
+	example  string                 // shown in the schema
+}
+
+// object is one mapping: its keys in the order of the reference.
+type object struct {
+	name   string // for messages: "a pool"
+	id     string // key that names an element of a list; "" by position
+	fields []field
+}
+
+func (o *object) field(key string) *field {
+	for i := range o.fields {
+		if o.fields[i].key == key {
+			return &o.fields[i]
+		}
+	}
+	return nil
+}
+
+type option func(*field)
+
+func ref[P, V any](k kind, key, doc string, at func(*P) *V, opts ...option) field {
+	f := field{key: key, doc: doc, kind: k, at: func(p any) any { return at(p.(*P)) }}
+	for _, o := range opts {
+		o(&f)
+	}
+	return f
+}
+
+func text[P any](key, doc string, at func(*P) *string, o ...option) field {
+	return ref(kindString, key, doc, at, o...)
+}
+
+func texts[P any](key, doc string, at func(*P) *[]string, o ...option) field {
+	return ref(kindStrings, key, doc, at, o...)
+}
+
+func integer[P any](key, doc string, at func(*P) *int, o ...option) field {
+	return ref(kindInt, key, doc, at, o...)
+}
+
+func length[P any](key, doc string, at func(*P) *time.Duration, o ...option) field {
+	return ref(kindDuration, key, doc, at, o...)
+}
+
+func mapping[P, V any](key, doc string, obj *object, at func(*P) *V, o ...option) field {
+	f := ref(kindObject, key, doc, at, o...)
+	f.obj = obj
+	return f
+}
+
+func mappings[P, V any](key, doc string, obj *object, at func(*P) *[]V, o ...option) field {
+	f := ref(kindObjects, key, doc, at, o...)
+	f.obj = obj
+	f.grow = func(list any) any {
+		l := list.(*[]V)
+		*l = append(*l, *new(V))
+		return &(*l)[len(*l)-1]
+	}
+	f.each = func(list any) []any {
+		l := *list.(*[]V)
+		out := make([]any, len(l))
+		for i := range l {
+			out[i] = &l[i]
+		}
+		return out
+	}
+	return f
+}
+
+func def(v string) option                    { return func(f *field) { f.def = v } }
+func oneOf(v ...string) option               { return func(f *field) { f.enum = v } }
+func among(fn func(Options) []string) option { return func(f *field) { f.known = fn } }
+func checked(fn func(string) error) option   { return func(f *field) { f.check = fn } }
+func within(lo, hi float64) option           { return func(f *field) { f.min, f.max = lo, hi } }
+func later(why string) option                { return func(f *field) { f.later = why } }
+func example(v string) option                { return func(f *field) { f.example = v } }
+func required() option                       { return func(f *field) { f.required = true } }
+func live() option                           { return func(f *field) { f.live = true } }
+
+const (
+	needsKube   = "finding replicas through Kubernetes is not part of this build"
+	needsProcs  = "starting replica processes is not part of this build"
+	needsScaler = "the autoscaler is not part of this build"
+	needsQuota  = "tenants and their limits are not part of this build"
+	needsShare  = "sharing between routers is not part of this build"
+	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
+	needsEPP    = "the endpoint picker is not part of this build"
+	needsSpill  = "fallback pools are not part of this build"
+	needsShadow = "shadow policies are not part of this build"
+)
+
+var rootObject = &object{name: "the file", fields: []field{
+	mapping("listen", "Listeners.", listenObject, func(c *Config) *Listen { return &c.Listen }),
+	mapping("tls", "Certificate of the gateway.", tlsObject, func(c *Config) *TLS { return &c.TLS }),
+	mappings("pools", "Pools of interchangeable replicas.", poolObject, func(c *Config) *[]Pool { return &c.Pools }),
+	mapping("auth", "Who may enter. Without it the gateway is anonymous and binds loopback only.", authObject,
+		func(c *Config) *Auth { return &c.Auth }),
+	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants },
+		later(needsQuota)),
+	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
+	mapping("journal", "Records of decisions.", journalObject, func(c *Config) *Journal { return &c.Journal }),
+	mapping("telemetry", "Export of traces and metrics.", telemetryObject, func(c *Config) *Telemetry { return &c.Telemetry }),
+}}
+
+var listenObject = &object{name: "listen", fields: []field{
+	text("http", "Gateway, host:port.", func(l *Listen) *string { return &l.HTTP }, def("127.0.0.1:8080"), checked(checkAddr)),
+	text("admin", "Admin API and console, host:port; empty turns it off.", func(l *Listen) *string { return &l.Admin },
+		def("127.0.0.1:9900"), checked(checkAddr)),
+	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
+		checked(checkAddr), later(needsEPP)),
+}}
+
+var tlsObject = &object{name: "tls", fields: []field{
+	text("cert", "PEM file with the certificate chain. Read again when it changes.", func(t *TLS) *string { return &t.Cert }),
+	text("key", "PEM file with the private key.", func(t *TLS) *string { return &t.Key }),
+	text("clientCA", "PEM file; when set, clients must present a certificate signed by it.", func(t *TLS) *string { return &t.ClientCA }),
+}}
+
+var poolObject = &object{name: "a pool", id: "name", fields: []field{
+	text("name", "Name of the pool, unique.", func(p *Pool) *string { return &p.Name }, required(), checked(checkName), example("chat")),
+	mappings("models", "Models of the pool. Empty: whatever the replicas list.", modelObject, func(p *Pool) *[]Model { return &p.Models }, live()),
+	mapping("replicas", "Where the replicas are found: exactly one of the keys.", replicasObject, func(p *Pool) *Replicas { return &p.Replicas }),
+	mapping("engine", "The model server that the replicas run.", engineObject, func(p *Pool) *Engine { return &p.Engine }),
+	mapping("slo", "What users are promised.", sloObject, func(p *Pool) *SLO { return &p.SLO }),
+	mapping("route", "How requests are spread.", routeObject, func(p *Pool) *Route { return &p.Route }),
+	mapping("scale", "How many replicas there should be.", scaleObject, func(p *Pool) *Scale { return &p.Scale }),
+	texts("fallback", "Pools to try in order, only before the first byte.", func(p *Pool) *[]string { return &p.Fallback }, later(needsSpill)),
+}}
+
+var modelObject = &object{name: "a model", id: "name", fields: []field{
+	text("name", "Name of the model as the engines list it.", func(m *Model) *string { return &m.Name }, required(), example("llama-3.1-8b")),
+	texts("aliases", "Other names that clients may use; the gateway writes the real one into the request.",
+		func(m *Model) *[]string { return &m.Aliases }, live()),
+	texts("adapters", "LoRA adapters on this model. Clients ask for one as the model.",
+		func(m *Model) *[]string { return &m.Adapters }, checked(checkAdapter), live()),
+}}
+
+var replicasObject = &object{name: "replicas", fields: []field{
+	texts("static", "Base URLs, without /v1.", func(r *Replicas) *[]string { return &r.Static },
+		checked(checkURL), live(), example("http://127.0.0.1:8000")),
+	text("file", "File with one replica a line, or a YAML or JSON list; read again when it changes.",
+		func(r *Replicas) *string { return &r.File }, live()),
+	text("dns", "URL whose host is looked up again and again, such as http://vllm.example:8000. A host that starts with _ is an SRV name.",
+		func(r *Replicas) *string { return &r.DNS }, checked(checkDNS), live()),
+	mapping("selector", "Kubernetes pods by label.", selectorObject, func(r *Replicas) *Selector { return &r.Selector }, later(needsKube)),
+	text("inferencePool", "namespace/name of an InferencePool.", func(r *Replicas) *string { return &r.InferencePool }, later(needsKube)),
+	mapping("process", "Replicas that Penstock starts on this machine.", processObject, func(r *Replicas) *Process { return &r.Process }, later(needsProcs)),
+}}
+
+var selectorObject = &object{name: "selector", fields: []field{
+	text("namespace", "Namespace of the pods.", func(s *Selector) *string { return &s.Namespace }),
+	texts("labels", "Labels that a pod must carry, key=value.", func(s *Selector) *[]string { return &s.Labels }, checked(checkLabel)),
+	integer("port", "Port of the model server.", func(s *Selector) *int { return &s.Port }, within(1, 65535), def("8000")),
+}}
+
+var processObject = &object{name: "process", fields: []field{
+	texts("command", "Command and arguments; {port} stands for the port to listen on.", func(p *Process) *[]string { return &p.Command }),
+	integer("max", "Most processes at a time.", func(p *Process) *int { return &p.Max }, within(1, 1024), def("8")),
+}}
+
+var engineObject = &object{name: "engine", fields: []field{
+	text("profile", "Engine profile: a name, a file, or auto.", func(e *Engine) *string { return &e.Profile }, def("auto"),
+		among(func(o Options) []string { return o.Profiles })),
+	mapping("tls", "How replicas are trusted.", engineTLSObject, func(e *Engine) *EngineTLS { return &e.TLS }),
+	text("apiKeyFile", "File with the key that the replicas ask for.", func(e *Engine) *string { return &e.APIKeyFile }),
+}}
+
+var engineTLSObject = &object{name: "engine.tls", fields: []field{
+	text("ca", "PEM file with the CA of the replicas; empty: the system's.", func(t *EngineTLS) *string { return &t.CA }),
+}}
+
+var sloObject = &object{name: "slo", fields: []field{
+	length("ttft", "Time to the first token.", func(s *SLO) *time.Duration { return &s.TTFT }, def("2s"), within(0.001, 86400)),
+	length("itl", "Time between tokens.", func(s *SLO) *time.Duration { return &s.ITL }, def("100ms"), within(0.001, 3600)),
+}}
+
+var routeObject = &object{name: "route", fields: []field{
+	text("policy", "How a replica is picked.", func(r *Route) *string { return &r.Policy }, def("penstock"),
+		among(func(o Options) []string { return o.Policies }), live()),
+	text("shadow", "A second policy that decides without effect.", func(r *Route) *string { return &r.Shadow },
+		among(shadows), live(), later(needsShadow)),
+}}
+
+// shadows are the policies, and none.
+func shadows(o Options) []string {
+	if len(o.Policies) == 0 {
+		return nil
+	}
+	return append([]string{""}, o.Policies...)
+}
+
+var scaleObject = &object{name: "scale", fields: []field{
+	text("mode", "recommend says how many replicas there should be, act sets it.", func(s *Scale) *string { return &s.Mode },
+		def("recommend"), oneOf("recommend", "act"), later(needsScaler)),
+	integer("min", "Fewest replicas; 0 lets the pool go to zero.", func(s *Scale) *int { return &s.Min }, def("1"), within(0, 10000), later(needsScaler)),
+	integer("max", "Most replicas.", func(s *Scale) *int { return &s.Max }, def("8"), within(1, 10000), later(needsScaler)),
+	ref(kindRatio, "attainment", "Share of requests that must meet the SLO.", func(s *Scale) *Ratio { return &s.Attainment }, def("99%"), later(needsScaler)),
+	text("hand", "What sets the number of replicas.", func(s *Scale) *string { return &s.Hand },
+		def("auto"), oneOf("auto", "process", "scale", "hpa", "keda"), later(needsScaler)),
+}}
+
+var authObject = &object{name: "auth", fields: []field{
+	text("keysFile", "File with the hashes of the keys.", func(a *Auth) *string { return &a.KeysFile }),
+	mappings("jwt", "Issuers of tokens.", jwtObject, func(a *Auth) *[]JWT { return &a.JWT }),
+}}
+
+var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{
+	text("issuer", "URL of the OIDC issuer.", func(j *JWT) *string { return &j.Issuer }, required(), checked(checkHTTPS)),
+	text("audience", "Audience that the token must name.", func(j *JWT) *string { return &j.Audience }, required()),
+}}
+
+var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
+	text("name", "Name of the tenant, unique.", func(t *Tenant) *string { return &t.Name }, required(), checked(checkName), example("acme")),
+	ref(kindFloat, "weight", "Share of a contended fleet, relative to the other tenants.", func(t *Tenant) *float64 { return &t.Weight },
+		def("1"), within(0.001, 1e6)),
+	mappings("limits", "Quotas; all of them hold.", limitObject, func(t *Tenant) *[]Limit { return &t.Limits }),
+	text("logging", "What of a prompt may be recorded.", func(t *Tenant) *string { return &t.Logging },
+		def("metadata"), oneOf("none", "metadata", "hash", "redacted", "full")),
+	text("cacheSalt", "Who shares the prefix cache of an engine.", func(t *Tenant) *string { return &t.CacheSalt },
+		def("shared"), oneOf("shared", "tenant", "user")),
+}}
+
+var limitObject = &object{name: "a limit", fields: []field{
+	length("per", "Length of the window.", func(l *Limit) *time.Duration { return &l.Per }, required(), within(1, 31*86400)),
+	integer("tokens", "Tokens in the window, prompt and output; 0: no limit.", func(l *Limit) *int { return &l.Tokens }, within(0, 1e15)),
+	integer("requests", "Requests in the window; 0: no limit.", func(l *Limit) *int { return &l.Requests }, within(0, 1e12)),
+}}
+
+var shareObject = &object{name: "share", fields: []field{
+	text("peers", "auto, off, or addresses of other routers, comma-separated.", func(s *Share) *string { return &s.Peers }, def("auto")),
+	text("redis", "Redis or Valkey, host:port or a redis:// URL without credentials.", func(s *Share) *string { return &s.Redis },
+		checked(checkRedis), later(needsShare)),
+}}
+
+var journalObject = &object{name: "journal", fields: []field{
+	integer("memory", "Records that are kept in memory.", func(j *Journal) *int { return &j.Memory }, def("10000"), within(1, 10e6)),
+	text("dir", "Directory of the journal files; empty keeps nothing on disk.", func(j *Journal) *string { return &j.Dir }),
+	length("maxAge", "Files older than this are deleted.", func(j *Journal) *time.Duration { return &j.MaxAge }, def("24h"), within(60, 3660*86400)),
+	ref(kindBytes, "maxBytes", "Most bytes on disk; the oldest files go first.", func(j *Journal) *Bytes { return &j.MaxBytes }, def("1GiB"), within(1<<20, 1<<50)),
+}}
+
+var telemetryObject = &object{name: "telemetry", fields: []field{
+	text("otlp", "URL of an OTLP/HTTP receiver; empty: off.", func(t *Telemetry) *string { return &t.OTLP }, checked(checkOptionalURL), later(needsOTLP)),
+	text("vocabulary", "Names of attributes and metrics.", func(t *Telemetry) *string { return &t.Vocabulary },
+		def("genai-2026"), oneOf("genai-2026"), later(needsOTLP)),
+}}
+
+// isZero reports whether the value behind a field's pointer is the zero value.
+func isZero(p any) bool { return reflect.ValueOf(p).Elem().IsZero() }
