@@ -14,6 +14,10 @@ type Endpoint struct {
 	Models []string // model names that the engine serves, as it lists them
 	// Reason says why Phase is what it is ("/health 503", "drained by operator").
 	Reason string
+	Engine string // "vllm", "sglang", "tgi", "llamacpp", "trtllm", "triton", "ollama"; "" unknown
+	// Slow says that the endpoint is alive but its probes time out: busy, not dead.
+	// It keeps PhaseReady; a policy may rank it lower.
+	Slow bool
 }
 
 // AdapterState is what an engine says about one LoRA adapter.
@@ -38,6 +42,44 @@ type Adapter struct {
 	Name  string
 	State AdapterState
 	At    Time
+}
+
+// Load is the part of a replica's load that one model or one rank carries.
+type Load struct {
+	Model   string // "" where the engine gives no model
+	Rank    int    // data-parallel rank; 0 where there is one
+	Running Value
+	Waiting Value
+	KVUsage Value
+}
+
+// Note is a set of remarks on Signals.
+type Note uint16
+
+// Notes.
+const (
+	NoteOldNames    Note = 1 << iota // only deprecated metric names are exported
+	NoteKVEstimated                  // KVUsage is an estimate from token budgets
+	NotePercent                      // the hit rate came as a percentage
+	NoteRanks                        // several ranks answer behind one address
+	NoteTPOT                         // ITL is the mean time per output token of whole requests
+	NoteNoMetrics                    // the engine exports no metrics
+)
+
+var noteNames = [...]string{
+	"old metric names", "KV usage estimated", "hit rate in percent", "several ranks behind one address",
+	"time per output token instead of inter-token latency", "no metrics",
+}
+
+// Strings lists the notes in words.
+func (n Note) Strings() []string {
+	var out []string
+	for i, s := range noteNames {
+		if n&(1<<i) != 0 {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // Signals is what an engine's own metrics said, each value with its age. Engines
@@ -69,6 +111,13 @@ type Signals struct {
 	Adapters    []Adapter
 	StartTime   Value  // process start, Unix seconds
 	Asleep      Value  // 1 asleep, 0 awake
+	// HitRate is the engine's own ratio of cached to queried tokens, 0..1, where it
+	// tells a ratio instead of counters.
+	HitRate Value
+	// Loads splits the load by model and data-parallel rank; empty where the engine
+	// tells only one of each. Ordered by model, then rank.
+	Loads []Load
+	Notes Note // what a reader of the values should know
 	ScrapedAt   Time   // last successful scrape; 0 never
 	ScrapeError string // why the last scrape failed; "" when it did not
 }
