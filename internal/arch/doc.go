@@ -27,7 +27,7 @@ var Rows = []Row{
 		SameRow: map[string][]string{"diagnose": {"sim", "scalesim"}}},
 	{Name: "formats", Packages: []string{"config", "wire", "journal", "manifest"}},
 	{Name: "live", Packages: []string{"flow", "share", "relay", "observe"}},
-	{Name: "servers", Packages: []string{"gateway", "extproc", "kube", "procs", "replica", "load", "console"}},
+	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "procs", "replica", "load", "console"}},
 	{Name: "command line", Packages: []string{"cli"}},
 }
 
