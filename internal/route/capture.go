@@ -79,7 +79,7 @@ func (c *Capture) Record() *Record {
 	}
 	if p := d.Pick(); p != nil {
 		r.Chosen = p.Endpoint
-		if priced(d) {
+		if d.Priced {
 			r.PredictedTTFTMS = ms(d.PredictedTTFTMS)
 			r.Pressure = number(d.Context.Pressure)
 			r.Engine = engineModel(d)
@@ -134,7 +134,7 @@ func pricedEndpoint(d *Decision, c *Candidate) PricedEndpoint {
 	p := PricedEndpoint{Endpoint: c.Endpoint, Dropped: c.Drop.String()}
 	if c.Drop == DropNone {
 		p.CostMS = ms(c.CostMS)
-		if priced(d) {
+		if d.Priced {
 			for t := range Term(NumTerms) {
 				if v := c.Terms[t]; v != 0 {
 					p.Terms = append(p.Terms, Part{Name: t.String(), MS: round3(float64(v))})

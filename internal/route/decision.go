@@ -44,7 +44,7 @@ type Candidate struct {
 }
 
 // Decision is what a policy decided and all that it looked at. It is written into
-// memory of the caller; CopyTo makes a copy that outlives the next pick.
+// memory of the caller; CopyFrom makes a copy that outlives the next pick.
 type Decision struct {
 	Policy string
 	At     fleet.Time
@@ -74,6 +74,9 @@ type Decision struct {
 	PredictedCached int     // tokens at the chosen endpoint
 	PredictedTTFTMS float64 // at the chosen endpoint
 
+	// Priced says that the candidates carry terms in milliseconds that add up to
+	// their cost. Policies that choose by another rule carry them for comparison.
+	Priced  bool
 	Engine  Coef
 	Context Context
 }
@@ -86,6 +89,8 @@ const (
 	WhyOnly      = "only candidate"
 	WhyRandom    = "random"
 	WhyRotation  = "next in rotation"
+	WhyFewest    = "fewest requests in flight"
+	WhyFewer     = "fewer requests in flight than the other of two drawn"
 	WhyAffinity  = "longest cached prefix"
 	WhyHome      = "home of the prefix by rendezvous hash"
 	WhyReleased  = "its turn in the queue"
@@ -107,4 +112,65 @@ func (d *Decision) Pick() *Candidate {
 		return nil
 	}
 	return &d.Candidates[d.Index]
+}
+
+// CopyFrom makes d a copy of s that keeps at most max candidates: the chosen one
+// and the cheapest. d's memory is reused.
+func (d *Decision) CopyFrom(s *Decision, max int) {
+	c := d.Candidates[:0]
+	*d = *s
+	if len(s.Candidates) <= max {
+		d.Candidates = append(c, s.Candidates...)
+		return
+	}
+	limit := cheapest(s.Candidates, max)
+	d.Index = -1
+	room := max
+	for i := range s.Candidates {
+		x := &s.Candidates[i]
+		chosen := int32(i) == s.Index
+		if !chosen && (x.Drop != DropNone || x.CostMS > limit || room == 0 || room == 1 && int32(i) < s.Index) {
+			continue
+		}
+		if chosen {
+			d.Index = int32(len(c))
+		}
+		c = append(c, *x)
+		room--
+	}
+	d.Candidates = c
+	d.Omitted = s.Omitted + int32(len(s.Candidates)-len(c))
+}
+
+// cheapest returns the n-th smallest cost among the candidates that were not
+// dropped, the largest cost where there are fewer. n is at most MaxCaptured.
+func cheapest(cs []Candidate, n int) float64 {
+	var heap [MaxCaptured]float64 // max-heap of the n smallest so far
+	n = min(n, MaxCaptured)
+	k := 0
+	for i := range cs {
+		v := cs[i].CostMS
+		if cs[i].Drop != DropNone || k == n && v >= heap[0] {
+			continue
+		}
+		p := 0
+		if k < n {
+			for p = k; p > 0 && heap[(p-1)/2] < v; p = (p - 1) / 2 {
+				heap[p] = heap[(p-1)/2]
+			}
+			k++
+		} else {
+			for c := 1; c < n; c = 2*p + 1 {
+				if c+1 < n && heap[c+1] > heap[c] {
+					c++
+				}
+				if heap[c] <= v {
+					break
+				}
+				heap[p], p = heap[c], c
+			}
+		}
+		heap[p] = v
+	}
+	return heap[0]
 }

@@ -35,12 +35,12 @@ type Slot struct {
 
 	CtxTokens float64 // tokens of context of the streams, output included
 	Generated float64 // output tokens of the streams
-	// SentTokens and UncachedTokens sum the prompt tokens of the requests without
-	// a first token, and the part of them that was expected to miss the cache.
-	SentTokens     float64
+	// UncachedTokens sums, over the requests without a first token, the prompt
+	// tokens that are expected to miss the cache.
 	UncachedTokens float64
 
 	PinnedBlocks int     // distinct index blocks of the requests in flight
+	TailTokens   float64 // prompt tokens of the requests in flight that fill no whole block
 	CacheBlocks  int     // blocks that the index believes cached there
 	CacheCap     int     // blocks that it can hold at most
 	KVTokens     float64 // KV memory in tokens; 0 unknown
@@ -99,9 +99,19 @@ type Input struct {
 	// already: placing the request pins no new memory for them. At most Hits.
 	Pinned []int32
 	Queue  QueueView // nil: the router's own queue is off
+	// AdapterCold says, per slot, that the request's LoRA adapter would have to be
+	// loaded there first. nil where the request names no adapter.
+	AdapterCold []bool
 
 	Engine  Coef
 	Context Context
+
+	// Bare asks for the choice alone: nobody reads the candidates' terms and
+	// scraped signals.
+	Bare bool
+	// Arrival numbers the arrivals of this router. It breaks ties between requests
+	// that have nothing to share, neither blocks nor a session.
+	Arrival uint64
 
 	SnapshotVersion uint64
 	SnapshotAt      fleet.Time
@@ -111,6 +121,7 @@ type Input struct {
 type Context struct {
 	Pressure   float64 // requests expected to come, per request in service: rho/(1-rho), at most 32
 	MeanOutput float64 // output tokens of a request; > 0
+	OwnOutput  float64 // the same for this request: at most its max_tokens; > 0
 	Exchange   float64 // worth of a second of E2E in seconds of TTFT, 0..1
 	HitShare   float64 // share of prompt tokens found in caches, 0..1
 	AdapterMS  float64 // load time of a LoRA adapter
@@ -126,4 +137,12 @@ type Policy interface {
 	// Pick fills d: one candidate per slot in slot order, dropped ones included,
 	// and Chosen, which is -1 when every slot was dropped.
 	Pick(in *Input, d *Decision)
+}
+
+// QueueAware is implemented by policies that look at the router's own queue. Behind
+// a policy that does not, the queue stays off: held work that the picker does not
+// see makes every picker worse.
+type QueueAware interface {
+	// SeesQueue reports whether Pick uses Input.Queue.
+	SeesQueue() bool
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import "math"
+
+// PolicyPenstock is the name of the default policy.
+const PolicyPenstock = "penstock"
+
+// Constants of the price. They are weights of terms in milliseconds, chosen once
+// on simulated workloads of seven families; none is meant to be tuned.
+const (
+	evictionPrice = 2.0  // times the hit share: expected repeats of an evicted prefix
+	memoryPrice   = 0.3  // of a decode step for each output token, times the share pinned
+	memoryFactor  = 20.0 // at most: the price rises as used/(1-used)
+	leastFree     = 0.03 // free share below which the price rises no more
+)
+
+// penstock prices each candidate with what the request costs there, itself and
+// others, in milliseconds.
+type penstock struct{}
+
+// Penstock returns the default policy: least expected delay, of the request itself
+// and of those that it delays, with the price of the memory that it pins.
+func Penstock() Policy { return penstock{} }
+
+func (penstock) Name() string    { return PolicyPenstock }
+func (penstock) SeesQueue() bool { return true }
+
+func (penstock) Pick(in *Input, d *Decision) {
+	d.begin(in, PolicyPenstock)
+	d.price(in)
+	d.choose(in.Slots)
+}
+
+// price fills in the cost of each candidate that was not dropped.
+func (d *Decision) price(in *Input) {
+	d.Priced = true
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.Drop != DropNone {
+			c.CostMS, c.OwnMS, c.Terms = math.Inf(1), 0, [NumTerms]float32{}
+			continue
+		}
+		if in.Queue != nil && c.Queued > 0 {
+			x := in.Engine.Prefill(float64(c.Uncached), in.PromptTokens) * float64(c.Speed)
+			ahead, behind := in.Queue.Position(c.Slot, in.Request.Class, in.Tenant, x)
+			c.AheadMS, c.Behind = float32(ahead*1e3), float32(behind)
+		}
+		if in.AdapterCold != nil && in.AdapterCold[i] {
+			c.AdapterMS = float32(in.Context.AdapterMS)
+		}
+		c.Price(&in.Engine, &in.Context, in.PromptTokens)
+	}
+}
+
+// Price computes the candidate's terms from its raw inputs, for a prompt of prompt
+// tokens. It is pure: what-if questions change an input and price again.
+//
+// With n uncached tokens, x their prefill seconds, step one decode step there and
+// k the share of time that is left for prefill beside decode steps:
+//
+//	own delay  (pending + ahead + memory wait)*k + x + (1/2 + chunks)*step
+//	others     x * (behind + to come + exchange*streams + 2*hit share where the cache is full)
+//	decode     exchange * output * (DSeq*streams + DCtx*context)
+//	memory     0.3 * output * step * newly pinned share * used/(1 - used)
+func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
+	speed := float64(c.Speed) * 1e3 // seconds of the pool's model to ms here
+	n, streams, ctx := float64(c.Uncached), float64(c.Streams), float64(c.CtxTokens)
+	work := e.Prefill(n, prompt) * speed
+	step := e.Step(streams, ctx) * speed
+	k := 1 + step/(e.Chunk*e.PTok*speed)
+	chunks := math.Ceil(n / e.Chunk)
+	full := 0.0
+	if c.Full {
+		full = evictionPrice * x.HitShare
+	}
+	wait, used, share := c.memory(step, x.MeanOutput)
+
+	t := &c.Terms
+	pending, ahead, wait := float64(c.PendingMS)*k, float64(c.AheadMS)*k, wait*k
+	steps := (0.5 + chunks) * step
+	behind, toCome := work*float64(c.Behind), work*x.Pressure
+	stall, evicted := work*x.Exchange*streams, work*full
+	decode := x.Exchange * x.OwnOutput * (e.DSeq*streams + e.DCtx*ctx) * speed
+	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used/max(leastFree, 1-used))
+	adapter := float64(c.AdapterMS)
+
+	c.OwnMS = pending + ahead + wait + work + steps + adapter
+	c.CostMS = c.OwnMS + behind + toCome + stall + evicted + decode + memory
+	t[TermPending], t[TermAhead], t[TermMemoryWait] = float32(pending), float32(ahead), float32(wait)
+	t[TermPrefill], t[TermSteps] = float32(work), float32(steps)
+	t[TermBehind], t[TermToCome] = float32(behind), float32(toCome)
+	t[TermStreams], t[TermEvicted] = float32(stall), float32(evicted)
+	t[TermDecode], t[TermMemoryPrice], t[TermAdapter] = float32(decode), float32(memory), float32(adapter)
+}
+
+// memory returns the wait until KV memory and a seat in the batch are free, in the
+// unit of step, the used share after placing and the share that is newly pinned.
+// Streams end, and give memory and seats back, every output*step on average.
+func (c *Candidate) memory(step, output float64) (wait, used, share float64) {
+	if limit := float64(c.LimitKV); limit > 0 {
+		use := float64(c.UsedKV) + float64(c.NewKV)
+		used, share = use/limit, float64(c.NewKV)/limit
+		if use > limit {
+			wait = (use - limit) * output * step / max(1, float64(c.CtxTokens))
+		}
+	}
+	if c.SeatsFree < 1 {
+		seats := (1 - float64(c.SeatsFree)) * output * step / max(1, float64(c.Streams))
+		wait = max(wait, seats)
+	}
+	return wait, used, share
+}
+
+// MemoryWaitMS returns the milliseconds until the candidate has room in its KV
+// memory and its batch.
+func (c *Candidate) MemoryWaitMS(e *Coef, x *Context) float64 {
+	step := e.Step(float64(c.Streams), float64(c.CtxTokens)) * float64(c.Speed) * 1e3
+	w, _, _ := c.memory(step, x.MeanOutput)
+	return w
+}
