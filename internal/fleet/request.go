@@ -31,6 +31,11 @@ type Request struct {
 	// 0 where there is none.
 	Session uint64
 
+	// Subset, where SubsetOnly is set, names the only endpoints that may be picked,
+	// as host:port. SubsetOnly with an empty Subset means: none.
+	Subset     []string
+	SubsetOnly bool
+
 	Arrived  Time
 	Deadline Time // 0: none
 }

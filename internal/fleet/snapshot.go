@@ -106,18 +106,18 @@ type Signals struct {
 	ITLSum, ITLCount     Value
 	QueueSum, QueueCount Value
 
-	MaxSeqs     Value // the engine's cap on running requests
-	LoRASlots   Value
-	Adapters    []Adapter
-	StartTime   Value  // process start, Unix seconds
-	Asleep      Value  // 1 asleep, 0 awake
+	MaxSeqs   Value // the engine's cap on running requests
+	LoRASlots Value
+	Adapters  []Adapter
+	StartTime Value // process start, Unix seconds
+	Asleep    Value // 1 asleep, 0 awake
 	// HitRate is the engine's own ratio of cached to queried tokens, 0..1, where it
 	// tells a ratio instead of counters.
 	HitRate Value
 	// Loads splits the load by model and data-parallel rank; empty where the engine
 	// tells only one of each. Ordered by model, then rank.
-	Loads []Load
-	Notes Note // what a reader of the values should know
+	Loads       []Load
+	Notes       Note   // what a reader of the values should know
 	ScrapedAt   Time   // last successful scrape; 0 never
 	ScrapeError string // why the last scrape failed; "" when it did not
 }
