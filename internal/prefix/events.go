@@ -26,7 +26,7 @@ func (x *Index) StoreBlocks(slot int32, parent uint64, hashes []uint64) {
 		}
 	}
 	for len(hashes) > 0 {
-		node := x.findHead(hashes[0])
+		node := x.findHead(hashes[0], x.below(up))
 		if node == 0 {
 			up = x.grow(id, up, hashes)
 			break

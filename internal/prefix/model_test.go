@@ -211,6 +211,9 @@ func checkIndex(t interface{ Fatalf(string, ...any) }, x *Index) {
 				if h.up != 0 && seen[h.up] {
 					t.Fatalf("lane %d: hold %d stands behind the one above it", id, i)
 				}
+				if h.up == 0 && n.start != 0 || h.up != 0 && x.below(h.up) != int(n.start) {
+					t.Fatalf("lane %d: hold %d starts at %d, the one above ends at %d", id, i, n.start, x.below(h.up))
+				}
 				if h.up != 0 && x.s.hold(h.up).kids == 0 {
 					t.Fatalf("lane %d: hold %d is not counted above", id, i)
 				}
@@ -220,7 +223,7 @@ func checkIndex(t interface{ Fatalf(string, ...any) }, x *Index) {
 				if h.held > n.len || h.pins > 0 && h.held != n.len || h.held == 0 && h.kids == 0 {
 					t.Fatalf("lane %d: hold %d has %d of %d, %d pins", id, i, h.held, n.len, h.pins)
 				}
-				if x.findHold(h.node, h.lane) != i || x.findHead(x.s.run(n)[0]) != h.node {
+				if x.findHold(h.node, h.lane) != i || x.findHead(x.s.run(n)[0], int(n.start)) != h.node {
 					t.Fatalf("lane %d: hold %d cannot be found", id, i)
 				}
 				seen[i] = true

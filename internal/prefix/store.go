@@ -23,6 +23,7 @@ const (
 type node struct {
 	run     uint32 // position of the hashes; next free node while free
 	holders uint32 // first hold
+	start   uint32 // blocks before the run
 	nHold   uint16 // holds, those of cleared lanes included
 	nPin    uint16 // holds with pins
 	len     uint16 // blocks in the run, 1..maxRun
@@ -44,7 +45,7 @@ type hold struct {
 }
 
 const (
-	nodeBytes  = 16
+	nodeBytes  = 20
 	holdBytes  = 32
 	entryBytes = 13 // one table entry: 8 bytes at the mean fill of a segment
 	maxCount   = 1<<16 - 1

@@ -15,7 +15,7 @@ func (x *Index) walk(blocks []uint64) int {
 	x.path = x.path[:0]
 	pos := 0
 	for pos < len(blocks) {
-		id := x.findHead(blocks[pos])
+		id := x.findHead(blocks[pos], pos)
 		if id == 0 {
 			break
 		}
@@ -50,7 +50,10 @@ func common(run, blocks []uint64) int {
 	return lo
 }
 
-func (x *Index) findHead(hash uint64) uint32 {
+// findHead returns the node whose run starts with the block after pos others. The
+// depth is checked so that no input, however it came to repeat a hash, can make a
+// way lead back to itself.
+func (x *Index) findHead(hash uint64, pos int) uint32 {
 	tag := tagOf(hash)
 	seg := x.heads.seg(tag)
 	for i := tag & segMask; ; i = (i + 1) & segMask {
@@ -60,7 +63,7 @@ func (x *Index) findHead(hash uint64) uint32 {
 		}
 		if uint32(v>>32) == tag {
 			n := x.s.node(uint32(v))
-			if x.s.runs[n.run>>runPageBits][n.run&(runPage-1)] == hash {
+			if int(n.start) == pos && x.s.runs[n.run>>runPageBits][n.run&(runPage-1)] == hash {
 				return uint32(v)
 			}
 		}
@@ -144,7 +147,7 @@ func (x *Index) grow(id uint16, up uint32, blocks []uint64) uint32 {
 	}
 	for len(blocks) > 0 {
 		n := min(len(blocks), maxRun)
-		up = x.newHold(x.addNode(blocks[:n]), id, up)
+		up = x.newHold(x.addNode(blocks[:n], x.below(up)), id, up)
 		blocks = blocks[n:]
 	}
 	return up
@@ -176,8 +179,18 @@ func (x *Index) lengthen(i uint32, blocks []uint64) []uint64 {
 	return blocks[add:]
 }
 
-func (x *Index) addNode(blocks []uint64) uint32 {
+// below returns the number of blocks down to the end of a hold's run.
+func (x *Index) below(i uint32) int {
+	if i == 0 {
+		return 0
+	}
+	n := x.s.node(x.s.hold(i).node)
+	return int(n.start) + int(n.len)
+}
+
+func (x *Index) addNode(blocks []uint64, start int) uint32 {
 	id, n := x.s.newNode()
+	n.start = uint32(start)
 	x.s.setRun(n, blocks)
 	x.heads.insert(tagOf(blocks[0]), id)
 	x.note(id, blocks)
@@ -306,6 +319,8 @@ func (x *Index) split(id uint32, k int) uint32 {
 	}
 	upper, un := x.s.newNode()
 	x.s.setRun(un, run[:k])
+	un.start = n.start
+	n.start += uint32(k)
 	x.heads.replace(tagOf(run[0]), id, upper)
 	x.unnote(id, run[:k])
 	x.note(upper, run[:k])

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prefix
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// fleetBench is an index of 1,000 replicas and 4 million (block, replica) pairs:
+// 40 applications with a system prompt of 50 to 500 blocks each on dozens of
+// replicas, long sessions that grow turn by turn to 1,563 blocks (200,000 tokens
+// of text), and as many short ones.
+type fleetBench struct {
+	x       *Index
+	rng     *rand.Rand
+	systems [][]uint64
+	longs   []benchSession
+	hits    []int32
+}
+
+type benchSession struct {
+	slot   int32
+	blocks []uint64
+}
+
+const (
+	benchReplicas = 1000
+	benchBlocks   = 4_000_000
+	benchPrompt   = 1563
+)
+
+func newFleetBench(events bool) *fleetBench {
+	f := &fleetBench{
+		x: NewIndex(Options{Events: events}), rng: rand.New(rand.NewPCG(1, 2)),
+		hits: make([]int32, benchReplicas),
+	}
+	for s := range int32(benchReplicas) {
+		f.x.Add(s, benchBlocks/benchReplicas*10/9)
+	}
+	for i := range 40 {
+		f.systems = append(f.systems, long(50+f.rng.IntN(450), uint64(i+1)))
+	}
+	for f.x.Stats().Entries < benchBlocks*99/100 {
+		f.session()
+	}
+	return f
+}
+
+// session plays one session on one replica, with one turn in eight elsewhere.
+func (f *fleetBench) session() {
+	s := benchSession{slot: int32(f.rng.IntN(benchReplicas))}
+	s.blocks = slices.Clone(f.systems[f.rng.IntN(len(f.systems))])
+	end := len(s.blocks) + 8 + f.rng.IntN(60)
+	if f.rng.IntN(2) == 0 {
+		end = benchPrompt
+	}
+	for c := f.rng.Uint64(); len(s.blocks) < end; {
+		for range min(end-len(s.blocks), 5+f.rng.IntN(120)) {
+			c = Chain(c, 1)
+			s.blocks = append(s.blocks, c)
+		}
+		slot := s.slot
+		if f.rng.IntN(8) == 0 {
+			slot = int32(f.rng.IntN(benchReplicas))
+		}
+		f.x.Unpin(0, f.x.Pin(0, slot, s.blocks))
+	}
+	if end == benchPrompt && len(f.longs) < 2000 {
+		f.longs = append(f.longs, s)
+	} else if end == benchPrompt {
+		f.longs[f.rng.IntN(len(f.longs))] = s
+	}
+}
+
+// BenchmarkIndex prints the figures of an index at full scale: the 99th percentile
+// of a look-up over all replicas, block operations (blocks looked up or recorded)
+// a second, bytes a (block, replica) pair, and
+// the 99.99th percentile of single calls (on a shared machine the maximum is the
+// scheduler's).
+func BenchmarkIndex(b *testing.B) {
+	for _, events := range []bool{false, true} {
+		name := map[bool]string{false: "approximate", true: "events"}[events]
+		f := newFleetBench(events)
+		st := f.x.Stats()
+		b.Run(name+"/lookup", func(b *testing.B) {
+			took := make([]time.Duration, 0, 1<<20)
+			for b.Loop() {
+				s := &f.longs[f.rng.IntN(len(f.longs))]
+				start := time.Now()
+				f.x.Match(s.blocks, f.hits)
+				took = append(took, time.Since(start))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
+			b.ReportMetric(float64(took[len(took)*9999/10000].Nanoseconds())/1e3, "p9999-us")
+			b.ReportMetric(float64(st.Bytes)/float64(st.Entries), "bytes/pair")
+			b.ReportMetric(float64(st.Reserved)/float64(st.Entries), "reserved-bytes/pair")
+			b.ReportMetric(float64(st.Entries)/1e6, "Mpairs")
+		})
+		b.Run(name+"/requests", func(b *testing.B) {
+			// One request: look up, pin where it goes, unpin. A tenth are new
+			// sessions that push others out.
+			blocks, took := 0, make([]time.Duration, 0, 1<<20)
+			begin := time.Now()
+			for b.Loop() {
+				s := &f.longs[f.rng.IntN(len(f.longs))]
+				start := time.Now()
+				f.x.Match(s.blocks, f.hits)
+				slot := s.slot
+				if f.rng.IntN(10) == 0 {
+					slot = int32(f.rng.IntN(benchReplicas))
+				}
+				f.x.Unpin(0, f.x.Pin(0, slot, s.blocks))
+				took = append(took, time.Since(start))
+				blocks += 3 * len(s.blocks)
+			}
+			b.ReportMetric(float64(blocks)/time.Since(begin).Seconds()/1e6, "Mblocks/s")
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*9999/10000].Nanoseconds())/1e3, "p9999-us")
+		})
+		b.Run(name+"/removal", func(b *testing.B) {
+			took := make([]time.Duration, 0, 1<<20)
+			for b.Loop() {
+				slot := int32(f.rng.IntN(benchReplicas))
+				start := time.Now()
+				f.x.Clear(slot)
+				took = append(took, time.Since(start))
+				for more := true; more; {
+					start = time.Now()
+					more = f.x.Sweep(sweepStep)
+					took = append(took, time.Since(start))
+				}
+				f.x.Insert(0, slot, f.longs[f.rng.IntN(len(f.longs))].blocks)
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*9999/10000].Nanoseconds())/1e3, "p9999-us")
+		})
+	}
+}
+
+// BenchmarkIndexUnshared prints the bytes a pair where nothing is shared and
+// prompts are short: the dearest case of real traffic.
+func BenchmarkIndexUnshared(b *testing.B) {
+	for _, events := range []bool{false, true} {
+		b.Run(map[bool]string{false: "approximate", true: "events"}[events], func(b *testing.B) {
+			rng := rand.New(rand.NewPCG(3, 4))
+			x := NewIndex(Options{Events: events})
+			for s := range int32(100) {
+				x.Add(s, 1<<20)
+			}
+			for x.Stats().Entries < 1_000_000 {
+				x.Insert(0, int32(rng.IntN(100)), long(4+rng.IntN(36), rng.Uint64()))
+			}
+			for b.Loop() {
+			}
+			st := x.Stats()
+			b.ReportMetric(float64(st.Bytes)/float64(st.Entries), "bytes/pair")
+			b.ReportMetric(float64(st.Reserved)/float64(st.Entries), "reserved-bytes/pair")
+		})
+	}
+}
+
+// BenchmarkIndexEvents measures stored and removed events in batches of 16 blocks:
+// chains of 1,024 blocks grow at 8 replicas and are taken down from their ends.
+func BenchmarkIndexEvents(b *testing.B) {
+	x := NewIndex(Options{Events: true})
+	var chains [8][]uint64
+	for s := range int32(8) {
+		x.Add(s, 1<<20)
+		chains[s] = append(long(256, 3), long(768, uint64(s)+4)...)
+	}
+	const batch, batches = 16, 1024 / 16
+	gone := make([]uint64, batch)
+	blocks, begin := 0, time.Now()
+	for i := 0; b.Loop(); i++ {
+		slot, k := i%8, i/8%(2*batches)
+		c := chains[slot]
+		if k < batches {
+			parent := uint64(0)
+			if k > 0 {
+				parent = c[k*batch-1]
+			}
+			x.StoreBlocks(int32(slot), parent, c[k*batch:(k+1)*batch])
+		} else {
+			at := (2*batches - 1 - k) * batch
+			copy(gone, c[at:at+batch])
+			slices.Reverse(gone)
+			x.RemoveBlocks(int32(slot), gone)
+		}
+		blocks += batch
+	}
+	b.ReportMetric(float64(blocks)/time.Since(begin).Seconds()/1e6, "Mblocks/s")
+}
