@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+// DefaultMaxDepth is how deep a body may nest: far more than any chat template or
+// tool schema needs, far less than what would cost an engine its stack.
+const DefaultMaxDepth = 256
+
+// Limits bound what a scan accepts. The zero value stands for the defaults.
+type Limits struct {
+	MaxDepth int // levels of arrays and objects; at most 1024
+}
+
+// Span is a range of bytes of a body: [Start, End).
+type Span struct{ Start, End int }
+
+// Len returns the length in bytes.
+func (s Span) Len() int { return s.End - s.Start }
+
+// Scan is what ScanRequest read in a body. Model and CacheSalt point into the body
+// (or into the Scan, where they held escapes) and are valid as long as both are
+// unchanged. A Scan may be used again for the next body; it then does not allocate.
+type Scan struct {
+	Surface fleet.Surface
+
+	Model     []byte // value of "model"; nil where it is absent or null
+	ModelSpan Span   // of the value with its quotes; empty where it is absent or null
+
+	Stream       bool // "stream": true
+	IncludeUsage bool // "stream_options": {"include_usage": true}
+
+	// MaxTokens is the cap on the output (max_completion_tokens wins over
+	// max_tokens); 0 where there is none, or none that is a positive number.
+	MaxTokens int
+	N         int // "n"; 1 where it is absent or no positive number
+
+	// User, CacheKey: hashes of "user" (or metadata.user_id) and of
+	// "prompt_cache_key"; 0 where absent.
+	User, CacheKey uint64
+	CacheSalt      []byte // value of "cache_salt"; nil where absent
+
+	// TextBytes is the length of the text of the prompt with escapes undone, in
+	// bytes, tool definitions and calls included, media excluded.
+	TextBytes int
+	TokenIDs  int // prompt tokens that were given as numbers
+	Messages  int // messages or input items
+	Media     int // images, audio and files among the content
+
+	pieces  []piece
+	regions [numRegions]region
+	scratch []byte
+}
+
+// region is what one top-level member gave to the prompt: pieces[from:to].
+type region struct{ from, to int }
+
+// Regions in the order in which chat templates render them: system text, tools,
+// then the conversation.
+const (
+	regionSystem = iota
+	regionTools
+	regionMain
+	regionMore
+	numRegions
+)
+
+// ScanRequest validates body as JSON and fills s with what a router reads of it.
+// The error is a *BadRequest. A member whose value has an unexpected type is left
+// to the engine to judge, except for "model".
+func ScanRequest(s *Scan, surface fleet.Surface, body []byte, lim Limits) error {
+	s.reset(surface)
+	if lim.MaxDepth <= 0 {
+		lim.MaxDepth = DefaultMaxDepth
+	}
+	p := parser{b: body, maxDepth: min(lim.MaxDepth, maxNesting), s: s}
+	switch c := p.peek(); {
+	case c == 0 && p.i == len(body):
+		p.err = &BadRequest{Message: "the body is empty", Code: CodeInvalidJSON}
+	case c != '{':
+		p.skip()
+		if p.err == nil {
+			p.err = &BadRequest{Message: "the body must be a JSON object", Code: CodeInvalidJSON}
+		}
+	default:
+		p.top()
+	}
+	if p.err != nil {
+		return p.err
+	}
+	return nil
+}
+
+func (s *Scan) reset(surface fleet.Surface) {
+	*s = Scan{Surface: surface, N: 1, pieces: s.pieces[:0], scratch: s.scratch[:0]}
+}
+
+// top reads the members of the body.
+func (p *parser) top() {
+	keys := commonKeys
+	if int(p.s.Surface) < len(surfaceKeys) {
+		keys |= surfaceKeys[p.s.Surface]
+	}
+	var seen keySet
+	where := place{index: -1, part: -1}
+	for more := p.enter('}'); more; more = p.next('}') {
+		switch id := p.key(keys, &seen, &where); id {
+		case keyNone:
+			if p.err == nil {
+				p.skip()
+			}
+		case keyMessages, keyInput, keyPrompt, keySystem, keyInstructions, keyTools, keyQuery, keyDocuments, keyText1, keyText2:
+			p.prompt(id)
+		default:
+			p.setting(id)
+		}
+	}
+	if p.space(); p.i < len(p.b) {
+		p.fail("more follows after its end")
+	}
+	if p.err == nil && !seen.has(keyMessages) && (p.s.Surface == fleet.SurfaceChat || p.s.Surface == fleet.SurfaceMessages) {
+		p.err = &BadRequest{Param: "messages", Message: "messages is missing", Offset: p.i, Code: CodeMissing}
+	}
+}
+
+// setting reads a member that is no prompt text.
+func (p *parser) setting(id keyID) {
+	s := p.s
+	switch id {
+	case keyModel:
+		p.model()
+	case keyStream:
+		start, end := p.skip()
+		s.Stream = string(p.b[start:end]) == "true"
+	case keyMaxTokens, keyMaxOutputTokens:
+		if n := p.positive(); s.MaxTokens == 0 {
+			s.MaxTokens = n
+		}
+	case keyMaxCompletionTokens:
+		if n := p.positive(); n > 0 {
+			s.MaxTokens = n
+		}
+	case keyN:
+		s.N = max(1, p.positive())
+	case keyUser:
+		s.User = p.hashed()
+	case keyPromptCacheKey:
+		s.CacheKey = p.hashed()
+	case keyCacheSalt:
+		s.CacheSalt = p.value()
+	case keyStreamOptions:
+		p.streamOptions()
+	case keyMetadata:
+		p.metadata()
+	}
+}
+
+func (p *parser) model() {
+	c := p.peek()
+	start := p.i
+	switch c {
+	case '"':
+		p.s.Model = p.value()
+		p.s.ModelSpan = Span{start, p.i}
+	case 'n':
+		p.skip()
+	default:
+		if p.skip(); p.err == nil {
+			p.err = &BadRequest{Param: "model", Message: "model must be a string", Offset: start, Code: CodeInvalidType}
+		}
+	}
+}
+
+// value reads a string member; nil where the value is something else.
+func (p *parser) value() []byte {
+	if p.peek() != '"' {
+		p.skip()
+		return nil
+	}
+	t := p.str()
+	if p.err != nil {
+		return nil
+	}
+	v := p.b[t.start:t.end]
+	if t.escaped() {
+		from := len(p.s.scratch)
+		if from == 0 && cap(p.s.scratch) < 2*len(v) {
+			// Room for a second value, so that the first one stays where it is.
+			p.s.scratch = make([]byte, 0, 2*len(v)+256)
+		}
+		p.s.scratch = unescape(p.s.scratch, v)
+		v = p.s.scratch[from:len(p.s.scratch):len(p.s.scratch)]
+	}
+	return v[:len(v):len(v)]
+}
+
+// hashed returns the hash of a string member; 0 where it is empty or no string.
+func (p *parser) hashed() uint64 {
+	if p.peek() != '"' {
+		p.skip()
+		return 0
+	}
+	t := p.str()
+	if p.err != nil || t.end == t.start {
+		return 0
+	}
+	return max(1, xxh3.Hash(p.b[t.start:t.end]))
+}
+
+// positive reads a number member; 0 where it is none, or not positive. Fractions
+// are cut off: what an engine makes of them is its own business.
+func (p *parser) positive() int {
+	start, end := p.skip()
+	if p.err != nil {
+		return 0
+	}
+	n := 0
+	for _, c := range p.b[start:end] {
+		if c < '0' || c > '9' || n > math.MaxInt32 {
+			f, err := strconv.ParseFloat(string(p.b[start:end]), 64)
+			if err != nil || !(f > 0) {
+				return 0
+			}
+			return int(min(f, math.MaxInt32))
+		}
+		n = n*10 + int(c-'0')
+	}
+	return min(n, math.MaxInt32)
+}
+
+func (p *parser) streamOptions() {
+	if p.peek() != '{' {
+		p.skip()
+		return
+	}
+	var seen keySet
+	where := place{top: keyStreamOptions, index: -1, part: -1}
+	for more := p.enter('}'); more; more = p.next('}') {
+		id := p.key(streamOptionKeys, &seen, &where)
+		if p.err != nil {
+			return
+		}
+		start, end := p.skip()
+		if id == keyIncludeUsage {
+			p.s.IncludeUsage = string(p.b[start:end]) == "true"
+		}
+	}
+}
+
+func (p *parser) metadata() {
+	if p.peek() != '{' {
+		p.skip()
+		return
+	}
+	var seen keySet
+	where := place{top: keyMetadata, index: -1, part: -1}
+	for more := p.enter('}'); more; more = p.next('}') {
+		switch p.key(metadataKeys, &seen, &where) {
+		case keyUserID:
+			if h := p.hashed(); p.s.User == 0 {
+				p.s.User = h
+			}
+		default:
+			if p.err == nil {
+				p.skip()
+			}
+		}
+	}
+}
+
+// place is where a member stands, for messages of errors.
+type place struct {
+	top         keyID
+	index, part int // -1: none
+}
+
+func (w *place) name(id keyID) string {
+	if w.top == keyNone {
+		return keyNames[id]
+	}
+	s := keyNames[w.top]
+	if w.index >= 0 {
+		s += "[" + strconv.Itoa(w.index) + "]"
+	}
+	if w.part >= 0 {
+		s += ".content[" + strconv.Itoa(w.part) + "]"
+	}
+	return s + "." + keyNames[id]
+}
+
+// SpliceModel appends body to dst with the value of "model" replaced by model and
+// every other byte as it was. The body must have a model.
+func SpliceModel(dst, body []byte, at Span, model string) []byte {
+	dst = append(dst, body[:at.Start]...)
+	dst = AppendString(dst, model)
+	return append(dst, body[at.End:]...)
+}
