@@ -35,11 +35,21 @@ func AppendText(dst []byte, id uint64, tokens int) []byte {
 	return dst
 }
 
+// AppendText appends the text of the segment to dst.
+func (s *Segment) AppendText(dst []byte) []byte {
+	for off := 0; off < int(s.Tokens); {
+		id, _, n := s.piece(off)
+		dst = AppendText(dst, id, n)
+		off += n
+	}
+	return dst
+}
+
 // AppendPrompt appends the text of all segments, roles ignored: the prompt of a
 // completion request.
 func (t *Turn) AppendPrompt(dst []byte) []byte {
-	for _, s := range t.Prompt {
-		dst = AppendText(dst, s.ID, int(s.Tokens))
+	for i := range t.Prompt {
+		dst = t.Prompt[i].AppendText(dst)
 	}
 	return dst
 }
@@ -57,7 +67,7 @@ func (t *Turn) AppendMessages(dst []byte) []byte {
 		dst = append(dst, chatRole(role)...)
 		dst = append(dst, `","content":"`...)
 		for ; i < len(t.Prompt) && t.Prompt[i].Role == role; i++ {
-			dst = AppendText(dst, t.Prompt[i].ID, int(t.Prompt[i].Tokens))
+			dst = t.Prompt[i].AppendText(dst)
 		}
 		dst = append(dst, `"}`...)
 	}

@@ -36,11 +36,24 @@ func (r Role) String() string {
 }
 
 // Segment is a run of prompt text. The text of (ID, m) is the beginning of the
-// text of (ID, n) for m < n, whatever the role.
+// text of (ID, n) for m < n, whatever the role. With Unit > 0 it is a run of blocks
+// of Unit tokens with the ids ID, ID+1, ID+2, ...
 type Segment struct {
 	ID     uint64
 	Tokens int32 // >= 0
+	Unit   uint16
 	Role   Role
+}
+
+// piece returns the id and the offset in its text of the token at off, and how
+// many tokens follow there under the same id.
+func (s *Segment) piece(off int) (id uint64, at, tokens int) {
+	left := int(s.Tokens) - off
+	if s.Unit == 0 {
+		return s.ID, off, left
+	}
+	u := int(s.Unit)
+	return s.ID + uint64(off/u), off % u, min(left, u-off%u)
 }
 
 // Turn is one request of a session.
@@ -113,11 +126,11 @@ func (t *Turn) Blocks(dst []uint64, blockTokens int, seed uint64) []uint64 {
 	h := mix(seed ^ 0x9e3779b97f4a7c15)
 	room := blockTokens
 	for i := range t.Prompt {
-		id, left, off := t.Prompt[i].ID, int(t.Prompt[i].Tokens), 0
-		for left > 0 {
-			n := min(left, room)
-			h = mix(h ^ (id*0xff51afd7ed558ccd + uint64(off)))
-			off, left, room = off+n, left-n, room-n
+		for off := 0; off < int(t.Prompt[i].Tokens); {
+			id, at, n := t.Prompt[i].piece(off)
+			n = min(n, room)
+			h = mix(h ^ (id*0xff51afd7ed558ccd + uint64(at)))
+			off, room = off+n, room-n
 			if room == 0 {
 				dst = append(dst, h)
 				room = blockTokens
