@@ -240,6 +240,9 @@ func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 		if rec.Time == nil {
 			return l.errorf("time", "is missing")
 		}
+		if y := rec.Time.Year(); y < 1700 || y > 2200 {
+			return l.errorf("time", "the year %d is out of range", y)
+		}
 		if rec.Request == nil {
 			return l.errorf("request", "is missing")
 		}
@@ -255,7 +258,7 @@ func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 			return err
 		}
 		row := logRow{
-			at: rec.Time.UnixNano() - int64(rec.Outcome.Queue*1e6), prompt: in, output: 1, cached: -1,
+			at: rec.Time.UnixNano() - int64(max(msOr(&rec.Outcome.Queue), 0)), prompt: in, output: 1, cached: -1,
 			ttft: msOr(rec.Outcome.TTFT), e2e: msOr(rec.Outcome.E2E),
 			tenant: rec.Request.Tenant, adapter: rec.Request.Adapter, line: l.n,
 		}
