@@ -61,6 +61,7 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 	root.SetHelpCommandGroupID(groupAct)
 	root.SetCompletionCommandGroupID(groupAct)
 	root.AddCommand(
+		loadCmd(e),
 		versionCmd(e),
 	)
 	return root
