@@ -79,10 +79,13 @@ type Index interface {
 	MatchPinned(blocks []uint64, hits, pinned []int32)
 	Pin(now fleet.Time, slot int32, blocks []uint64) prefix.Ref
 	Unpin(now fleet.Time, r prefix.Ref)
+	MatchOne(slot int32, blocks []uint64) int
+	PinnedPrefix(slot int32, blocks []uint64) int
 	Pinned(slot int32) int
 	Used(slot int32) int
 	Capacity(slot int32) int
 	Feedback(slot int32, expectedTokens, cachedTokens int)
+	Agreement(slot int32) prefix.Agreement
 	Sweep(n int) bool
 }
 
@@ -101,9 +104,9 @@ type Options struct {
 	// Queue turns the router's own queue on: replicas are given work for two decode
 	// steps, the rest waits here in a better order than first come first served.
 	Queue bool
-	// MaxHold bounds how long the queue may hold one request, in multiples of what
-	// first come first served would have cost it; see DefaultMaxHold. Beyond it the
-	// request is sent whatever the replica's state.
+	// MaxHold bounds how long the queue may hold one request: MaxHold times what
+	// first come first served would have cost it when it came, plus one second. Then
+	// it is sent, whatever the replica's state. 0 means DefaultMaxHold.
 	MaxHold float64
 	// HoldFor is how long a request may wait while no replica is ready; 0 refuses
 	// at once.
@@ -113,4 +116,12 @@ type Options struct {
 	IndexBytes int64
 	BlockBytes int                // bytes of text in a block; 0: prefix.DefaultBlockBytes
 	Weights    map[string]float64 // shares of tenants in the queue; 1 where absent
+	// Bare leaves out of decisions what only a reader of records needs. For
+	// simulation.
+	Bare bool
 }
+
+// DefaultMaxHold is the MaxHold that applies where none is set. Eight times first
+// come first served is far beyond what the order asks for outside overload, so the
+// bound costs nothing there.
+const DefaultMaxHold = 8

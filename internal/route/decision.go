@@ -2,7 +2,11 @@
 
 package route
 
-import "github.com/penstock-project/penstock/internal/fleet"
+import (
+	"math"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
 
 // Candidate is one endpoint as a decision saw it: the raw inputs of its price and
 // the price. Unknown scraped values are negative.
@@ -114,32 +118,45 @@ func (d *Decision) Pick() *Candidate {
 	return &d.Candidates[d.Index]
 }
 
+// Settle makes the candidate at an index the choice, whatever its cost, and says
+// why: the router's queue chose it, not the policy.
+func (d *Decision) Settle(index int32, why string) {
+	d.Index, d.Tied, d.MarginMS, d.DemotedByLoad, d.Wait = index, 0, -1, false, false
+	d.take(why)
+}
+
+// Only makes d a decision with a single candidate, a copy of c.
+func (d *Decision) Only(in *Input, policy string, c *Candidate) {
+	d.stamp(in, policy)
+	d.Priced = true
+	d.Candidates = append(d.Candidates, *c)
+}
+
 // CopyFrom makes d a copy of s that keeps at most max candidates: the chosen one
-// and the cheapest. d's memory is reused.
+// and the cheapest. Slots without an endpoint are left out. d's memory is reused.
 func (d *Decision) CopyFrom(s *Decision, max int) {
 	c := d.Candidates[:0]
 	*d = *s
-	if len(s.Candidates) <= max {
-		d.Candidates = append(c, s.Candidates...)
-		return
-	}
-	limit := cheapest(s.Candidates, max)
 	d.Index = -1
-	room := max
+	limit, room := math.Inf(1), len(s.Candidates)
+	if room > max {
+		limit, room = cheapest(s.Candidates, max), max
+	}
 	for i := range s.Candidates {
 		x := &s.Candidates[i]
-		chosen := int32(i) == s.Index
-		if !chosen && (x.Drop != DropNone || x.CostMS > limit || room == 0 || room == 1 && int32(i) < s.Index) {
+		switch {
+		case x.Endpoint == "":
 			continue
-		}
-		if chosen {
+		case int32(i) == s.Index:
 			d.Index = int32(len(c))
+		case room == 0 || room == 1 && int32(i) < s.Index || !math.IsInf(limit, 1) && (x.Drop != DropNone || x.CostMS > limit):
+			d.Omitted++
+			continue
 		}
 		c = append(c, *x)
 		room--
 	}
 	d.Candidates = c
-	d.Omitted = s.Omitted + int32(len(s.Candidates)-len(c))
 }
 
 // cheapest returns the n-th smallest cost among the candidates that were not

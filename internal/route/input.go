@@ -25,6 +25,7 @@ type Slot struct {
 	// Foreign is load of others that the scrapes show beyond our own.
 	ForeignStreams   float64
 	ForeignUnstarted float64
+	ForeignPending   float64 // seconds of prefill work of ForeignUnstarted
 
 	// PendingSum is the sum of the estimates, in seconds, of the requests without
 	// a first token; HeadEstimate is that of the oldest of them and HeadSince the
@@ -53,23 +54,24 @@ type Slot struct {
 
 // Pending returns the seconds of prefill work at the slot that still lie before a
 // request that is sent now. The head counts as worked on for at most 0.9 of its
-// estimate: what has not answered is never free.
+// estimate: what has not answered is never free. A head that is long overdue says
+// that the endpoint stalls; then the time that it is late counts as well.
 func (s *Slot) Pending(now fleet.Time) float64 {
 	if s.Unstarted == 0 {
-		return 0
+		return s.ForeignPending
 	}
-	done := 0.9 * now.Seconds(s.HeadSince)
-	if m := 0.9 * s.HeadEstimate; done > m {
-		done = m
-	}
-	if done < 0 {
-		done = 0
-	}
-	if p := s.PendingSum - done; p > 0 {
-		return p
-	}
-	return 0
+	worked := max(0, now.Seconds(s.HeadSince))
+	p := s.PendingSum - 0.9*min(s.HeadEstimate, worked)
+	late := worked - stallFactor*s.HeadEstimate - stallSeconds
+	return s.ForeignPending + max(0, p) + max(0, late)
 }
+
+// A request without a first token counts as stalled when it was worked on for
+// stallFactor times its estimate and stallSeconds more.
+const (
+	stallFactor  = 4
+	stallSeconds = 2
+)
 
 // QueueView is what a picker may know of the router's own queue. It is nil where
 // the queue is off.
@@ -137,6 +139,12 @@ type Policy interface {
 	// Pick fills d: one candidate per slot in slot order, dropped ones included,
 	// and Chosen, which is -1 when every slot was dropped.
 	Pick(in *Input, d *Decision)
+}
+
+// Peeker is implemented by policies that keep state. Peek is Pick without leaving a
+// trace in it; policies that do not implement it keep none.
+type Peeker interface {
+	Peek(in *Input, d *Decision)
 }
 
 // QueueAware is implemented by policies that look at the router's own queue. Behind

@@ -42,16 +42,29 @@ func (d *Decision) price(in *Input) {
 			c.CostMS, c.OwnMS, c.Terms = math.Inf(1), 0, [NumTerms]float32{}
 			continue
 		}
-		if in.Queue != nil && c.Queued > 0 {
-			x := in.Engine.Prefill(float64(c.Uncached), in.PromptTokens) * float64(c.Speed)
-			ahead, behind := in.Queue.Position(c.Slot, in.Request.Class, in.Tenant, x)
-			c.AheadMS, c.Behind = float32(ahead*1e3), float32(behind)
-		}
-		if in.AdapterCold != nil && in.AdapterCold[i] {
-			c.AdapterMS = float32(in.Context.AdapterMS)
-		}
-		c.Price(&in.Engine, &in.Context, in.PromptTokens)
+		c.price(in)
 	}
+}
+
+// price fills in what depends on the slot beside the accounting, and the cost.
+func (c *Candidate) price(in *Input) {
+	if in.Queue != nil && c.Queued > 0 {
+		x := in.Engine.Prefill(float64(c.Uncached), in.PromptTokens) * float64(c.Speed)
+		ahead, behind := in.Queue.Position(c.Slot, in.Request.Class, in.Tenant, x)
+		c.AheadMS, c.Behind = float32(ahead*1e3), float32(behind)
+	}
+	if in.AdapterCold != nil && in.AdapterCold[c.Slot] {
+		c.AdapterMS = float32(in.Context.AdapterMS)
+	}
+	c.Price(&in.Engine, &in.Context, in.PromptTokens)
+}
+
+// PriceAt prices the request of in at one slot as the penstock policy does. Of
+// Hits and Pinned only the slot's own element is read.
+func (c *Candidate) PriceAt(in *Input, slot int32) {
+	c.Slot, c.Drop, c.Endpoint = slot, DropNone, in.Slots[slot].ID
+	c.observe(in, &in.Slots[slot])
+	c.price(in)
 }
 
 // Price computes the candidate's terms from its raw inputs, for a prompt of prompt

@@ -13,15 +13,20 @@ import (
 // so that two routers that know the same agree.
 const TieMS = 0.05
 
-// begin resets d for a pick of the named policy and fills in one candidate a slot
-// with its raw inputs.
-func (d *Decision) begin(in *Input, policy string) {
+// stamp resets d for a pick of the named policy.
+func (d *Decision) stamp(in *Input, policy string) {
 	d.Reset()
 	d.Policy = policy
 	d.At = in.Now
 	d.SnapshotVersion, d.SnapshotAt = in.SnapshotVersion, in.SnapshotAt
 	d.PromptTokens, d.BlockTokens = in.PromptTokens, in.BlockTokens
 	d.Engine, d.Context = in.Engine, in.Context
+}
+
+// begin resets d for a pick of the named policy and fills in one candidate a slot
+// with its raw inputs.
+func (d *Decision) begin(in *Input, policy string) {
+	d.stamp(in, policy)
 	d.TieKey = tieKey(in)
 	if n := len(in.Slots); cap(d.Candidates) < n {
 		d.Candidates = make([]Candidate, n, n+n/4)
@@ -56,7 +61,7 @@ func (c *Candidate) observe(in *Input, s *Slot) {
 	c.Streams = float32(float64(s.Streams) + s.ForeignStreams)
 	c.CtxTokens = float32(s.CtxTokens)
 	c.PendingMS = float32(s.Pending(in.Now) * 1e3)
-	c.AheadMS, c.Behind, c.AdapterMS = 0, 0, 0
+	c.AheadMS, c.Behind, c.AdapterMS, c.CostMS, c.OwnMS = 0, 0, 0, 0, 0
 	c.Speed = float32(s.Speed)
 	c.UsedKV = float32(float64(s.PinnedBlocks)*in.BlockTokens + s.TailTokens + s.Generated)
 	c.NewKV = float32(max(0, in.PromptTokens-float64(pinned)*in.BlockTokens))

@@ -61,13 +61,12 @@ const (
 	DropAdapter       // cannot serve the adapter
 	DropTried         // an attempt of this request failed there
 	DropEjected       // failed lately; a trial follows after a cool-down
-	DropContext       // the prompt does not fit its KV memory
 	NumDrops     = iota
 )
 
 var dropNames = [NumDrops]string{
 	"", "gone", "not_ready", "asleep", "draining", "failed", "role", "model_not_served",
-	"adapter_not_served", "tried_already", "ejected", "prompt_too_long",
+	"adapter_not_served", "tried_already", "ejected",
 }
 
 func (d Drop) String() string {

@@ -17,19 +17,39 @@ const (
 	PolicyAffinity      = "prefix-affinity"
 )
 
-// rule chooses among the priced candidates of d: it returns an index into
-// d.Candidates, of one that was not dropped, and says why. open is how many such
-// candidates there are, > 0.
-type rule func(in *Input, d *Decision, open int) (index int32, why string)
+// rule chooses among the candidates of d: it returns an index into d.Candidates, of
+// one that was not dropped, and says why. open is how many such candidates there
+// are, > 0.
+type rule func(s *state, in *Input, d *Decision, open int) (index int32, why string)
 
 // simple is a policy that is a rule. Its candidates are priced all the same, so
 // that its records can be compared with those of the penstock policy.
 type simple struct {
 	name string
 	rule rule
+	state
+}
+
+// state is all that a simple policy remembers.
+type state struct {
+	seed, draws uint64
+	last        int32
+}
+
+// below returns a number in [0; n), n > 0: a counter through Mix, so that every
+// seed is a sequence of its own. The bias is under n/2^32.
+func (s *state) below(n int) int {
+	s.draws++
+	return int(Mix(s.draws, s.seed) >> 32 * uint64(n) >> 32)
 }
 
 func (p *simple) Name() string { return p.name }
+
+func (p *simple) Peek(in *Input, d *Decision) {
+	kept := p.state
+	p.Pick(in, d)
+	p.state = kept
+}
 
 func (p *simple) Pick(in *Input, d *Decision) {
 	d.begin(in, p.name)
@@ -46,7 +66,7 @@ func (p *simple) Pick(in *Input, d *Decision) {
 		d.Why = WhyNoReplica
 		return
 	}
-	index, why := p.rule(in, d, open)
+	index, why := p.rule(&p.state, in, d, open)
 	d.Index = index
 	if open == 1 {
 		why = WhyOnly
@@ -68,75 +88,64 @@ func (d *Decision) nth(n int) int32 {
 	return -1
 }
 
-// random is a counter through Mix: every seed is a sequence of its own.
-type random struct{ seed, n uint64 }
-
-// below returns a number in [0; n), n > 0. The bias is under n/2^32.
-func (r *random) below(n int) int {
-	r.n++
-	return int(Mix(r.n, r.seed) >> 32 * uint64(n) >> 32)
-}
-
 // Random returns the policy that draws an endpoint uniformly.
 func Random(seed uint64) Policy {
-	g := &random{seed: seed}
-	return &simple{PolicyRandom, func(_ *Input, d *Decision, open int) (int32, string) {
-		return d.nth(g.below(open)), WhyRandom
-	}}
+	return &simple{PolicyRandom, func(s *state, _ *Input, d *Decision, open int) (int32, string) {
+		return d.nth(s.below(open)), WhyRandom
+	}, state{seed: seed}}
 }
 
 // RoundRobin returns the policy that takes endpoints in turn.
 func RoundRobin() Policy {
-	last := int32(-1)
-	return &simple{PolicyRoundRobin, func(_ *Input, d *Decision, _ int) (int32, string) {
+	return &simple{PolicyRoundRobin, func(s *state, _ *Input, d *Decision, _ int) (int32, string) {
 		n := int32(len(d.Candidates))
 		for range n {
-			last++
-			if last >= n {
-				last = 0
+			s.last++
+			if s.last >= n {
+				s.last = 0
 			}
-			if d.Candidates[last].Drop == DropNone {
+			if d.Candidates[s.last].Drop == DropNone {
 				break
 			}
 		}
-		return last, WhyRotation
-	}}
+		return s.last, WhyRotation
+	}, state{last: -1}}
 }
 
 // LeastRequests returns the policy that takes the endpoint with the fewest requests
 // in flight, ties at random.
 func LeastRequests(seed uint64) Policy {
-	g := &random{seed: seed}
-	return &simple{PolicyLeastRequests, func(in *Input, d *Decision, _ int) (int32, string) {
-		best, ties := int32(-1), 0
-		for i := range d.Candidates {
-			if d.Candidates[i].Drop != DropNone {
-				continue
-			}
-			switch l := load(in, i); {
-			case best < 0 || l < load(in, int(best)):
-				best, ties = int32(i), 1
-			case l == load(in, int(best)):
-				ties++
-				if g.below(ties) == 0 {
-					best = int32(i)
-				}
+	return &simple{PolicyLeastRequests, fewest, state{seed: seed}}
+}
+
+func fewest(s *state, in *Input, d *Decision, _ int) (int32, string) {
+	best, ties := int32(-1), 0
+	for i := range d.Candidates {
+		if d.Candidates[i].Drop != DropNone {
+			continue
+		}
+		switch l := load(in, i); {
+		case best < 0 || l < load(in, int(best)):
+			best, ties = int32(i), 1
+		case l == load(in, int(best)):
+			ties++
+			if s.below(ties) == 0 {
+				best = int32(i)
 			}
 		}
-		return best, WhyFewest
-	}}
+	}
+	return best, WhyFewest
 }
 
 // PowerOfTwo returns the policy that draws two endpoints and takes the one with
 // fewer requests in flight.
 func PowerOfTwo(seed uint64) Policy {
-	g := &random{seed: seed}
-	return &simple{PolicyPowerOfTwo, func(in *Input, d *Decision, open int) (int32, string) {
-		a := g.below(open)
+	return &simple{PolicyPowerOfTwo, func(s *state, in *Input, d *Decision, open int) (int32, string) {
+		a := s.below(open)
 		if open == 1 {
 			return d.nth(a), WhyOnly
 		}
-		b := g.below(open - 1)
+		b := s.below(open - 1)
 		if b >= a {
 			b++
 		}
@@ -145,7 +154,7 @@ func PowerOfTwo(seed uint64) Policy {
 			i = j
 		}
 		return i, WhyFewer
-	}}
+	}, state{seed: seed}}
 }
 
 // load is the number of requests that an endpoint has: ours and what the scrapes
@@ -159,30 +168,32 @@ func load(in *Input, i int) float64 {
 // prefix, whatever its load, and without one the home of the prompt's beginning by
 // rendezvous hash. It shows what pure cache affinity does.
 func Affinity() Policy {
-	return &simple{PolicyAffinity, func(in *Input, d *Decision, _ int) (int32, string) {
-		best, deepest, weight := int32(-1), int32(-1), uint64(0)
-		for i := range d.Candidates {
-			c := &d.Candidates[i]
-			if c.Drop != DropNone {
-				continue
-			}
-			w := Mix(d.TieKey, in.Slots[i].Key)
-			if c.Hit > deepest || c.Hit == deepest && w > weight {
-				best, deepest, weight = int32(i), c.Hit, w
-			}
-		}
-		if deepest > 0 {
-			return best, WhyAffinity
-		}
-		return best, WhyHome
-	}}
+	return &simple{PolicyAffinity, deepest, state{}}
 }
 
-// makers are the policies by name, in order of name.
-func makers(seed uint64) []Policy {
-	return []Policy{
-		LeastRequests(seed), Penstock(), PowerOfTwo(seed), Affinity(), Random(seed), RoundRobin(),
+func deepest(_ *state, in *Input, d *Decision, _ int) (int32, string) {
+	best, hit, weight := int32(-1), int32(-1), uint64(0)
+	for i := range d.Candidates {
+		c := &d.Candidates[i]
+		if c.Drop != DropNone {
+			continue
+		}
+		w := Mix(d.TieKey, in.Slots[i].Key)
+		if c.Hit > hit || c.Hit == hit && w > weight {
+			best, hit, weight = int32(i), c.Hit, w
+		}
 	}
+	if hit > 0 {
+		return best, WhyAffinity
+	}
+	return best, WhyHome
+}
+
+// makers are all policies.
+func makers(seed uint64) []Policy {
+	return append([]Policy{
+		LeastRequests(seed), Penstock(), PowerOfTwo(seed), Affinity(), Random(seed), RoundRobin(),
+	}, peers(seed)...)
 }
 
 // New returns the named policy. seed makes those that draw repeatable.

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/route"
+)
+
+// Arrive takes a request in and decides. The Dispatch keeps r, which the caller
+// does not change, until End. On Refused the ticket is over.
+func (d *Dispatch) Arrive(now fleet.Time, r *fleet.Request, out []Send) (Ticket, Verdict, []Send) {
+	d.begin(now)
+	i := d.admit(r)
+	d.seeBlocks(&d.entries[i])
+	t := d.ticket(i)
+	v, out := d.dispatch(i, out)
+	if v.Kind == Refused {
+		d.n.Refused++
+		d.forget(i)
+	}
+	return t, v, out
+}
+
+// seeBlocks follows the usual number of tokens in a block, from which the index's
+// capacity in blocks derives.
+func (d *Dispatch) seeBlocks(e *entry) {
+	l := &d.learned
+	if l.blockTokens == 0 {
+		l.blockTokens = e.blockTokens
+		for i := range d.slots {
+			if s := &d.slots[i]; s.State != nil && s.KVTokens > 0 {
+				d.index.SetCapacity(int32(i), max(1, int(s.KVTokens/l.blockTokens)))
+				d.refresh(int32(i))
+			}
+		}
+		return
+	}
+	l.blockTokens += (e.blockTokens - l.blockTokens) * meanRate
+}
+
+// dispatch finds a place for an entry that has none: it sends it, holds it, or
+// finds that no replica can take it. An entry that was held before is then
+// refused through out.
+func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
+	e := &d.entries[i]
+	dec := d.lend()
+	open := d.ask(i, dec, false)
+	if open == 0 {
+		return d.turnAway(i, dec, out)
+	}
+	p := dec.Pick()
+	slot := dec.Chosen
+	e.work = d.workAt(e, slot, float64(p.Uncached))
+	if e.fcfs == 0 {
+		d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
+		e.fcfs = d.firstCome(slot, e)
+	}
+	if d.queues && !d.mayGo(i, slot, p) {
+		dec.Wait = true
+		d.enqueue(i, slot)
+		return Verdict{Kind: Held, Decision: dec}, out
+	}
+	return Verdict{Kind: Sent, Decision: dec}, d.send(i, dec, out)
+}
+
+// workAt returns the seconds of prefill of uncached tokens of an entry at a slot.
+func (d *Dispatch) workAt(e *entry, slot int32, uncached float64) float64 {
+	return d.learned.coef.Prefill(uncached, e.prompt) * d.slots[slot].Speed
+}
+
+// firstCome is what first come first served would cost an entry at a slot, in
+// seconds: all that is there, itself and two full steps.
+func (d *Dispatch) firstCome(slot int32, e *entry) float64 {
+	s, c := &d.slots[slot], &d.learned.coef
+	full := c.Step(float64(s.Streams), s.CtxTokens) + c.Chunk*c.PTok
+	return s.Pending(d.now) + d.aux[slot].queue.work + e.work + 2*full*s.Speed
+}
+
+// ask fills dec with a decision on entry i and returns how many candidates were
+// open. peek leaves the policy's state alone.
+func (d *Dispatch) ask(i int32, dec *route.Decision, peek bool) int {
+	e := &d.entries[i]
+	open := d.filter(e)
+	d.question(e)
+	d.index.MatchPinned(e.req.Blocks, d.hits, d.pinned)
+	if p, ok := d.policy.(route.Peeker); ok && peek {
+		p.Peek(&d.in, dec)
+	} else {
+		d.policy.Pick(&d.in, dec)
+	}
+	return open
+}
+
+// question fills in what a policy is asked about entry e, the matches excepted.
+func (d *Dispatch) question(e *entry) {
+	in := &d.in
+	in.Now, in.Request, in.Tenant = d.now, e.req, e.tenant
+	in.PromptTokens, in.BlockTokens, in.Arrival = e.prompt, e.blockTokens, e.arrival
+	in.Slots, in.Drops, in.Hits, in.Pinned = d.slots, d.drops, d.hits, d.pinned
+	in.Queue = nil
+	if d.queued > 0 {
+		in.Queue = d
+	}
+	in.AdapterCold = nil
+	if e.req.Adapter != "" {
+		for k := range d.slots {
+			d.cold[k] = !d.holdsAdapter(int32(k), e.req.Adapter)
+		}
+		in.AdapterCold = d.cold
+	}
+	in.Engine = d.learned.coef
+	in.Context = d.learned.context(d.now, e.req.MaxTokens)
+	in.Bare = d.o.Bare
+	if d.snap != nil {
+		in.SnapshotVersion, in.SnapshotAt = d.snap.Version, d.snap.At
+	}
+}
+
+// filter fills in the drop reasons for an entry and returns how many slots are
+// open. Ejected endpoints count as open where there is no other: a guess that a
+// replica is dead must not empty the pool.
+func (d *Dispatch) filter(e *entry) int {
+	open, ejected := 0, 0
+	for i := range d.slots {
+		s := &d.slots[i]
+		drop := s.Drop
+		if drop == route.DropNone {
+			drop = d.requestDrop(int32(i), e)
+		}
+		d.drops[i] = drop
+		switch drop {
+		case route.DropNone:
+			open++
+		case route.DropEjected:
+			ejected++
+		}
+	}
+	if open > 0 || ejected == 0 {
+		return open
+	}
+	for i, drop := range d.drops {
+		if drop == route.DropEjected {
+			d.drops[i] = route.DropNone
+		}
+	}
+	return ejected
+}
+
+// requestDrop says why a slot that takes requests does not take this one.
+func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
+	s := &d.slots[i]
+	if models := s.State.Models; len(models) > 0 {
+		if a := e.req.Adapter; a != "" {
+			if !serves(models, a) && !hasAdapter(s.State.Adapters, a) {
+				return route.DropAdapter
+			}
+		} else if !serves(models, e.req.Model) {
+			return route.DropModel
+		}
+	}
+	if len(e.tried) > 0 && slices.Contains(e.tried, s.Key) {
+		return route.DropTried
+	}
+	if b := &d.aux[i].breaker; b.strikes >= strikesOut && b.open(d.now) {
+		return route.DropEjected
+	}
+	return route.DropNone
+}
+
+// serves reports whether a model is in a list; a request without a model takes any.
+func serves(models []string, model string) bool {
+	return model == "" || slices.Contains(models, model)
+}
+
+func hasAdapter(as []fleet.Adapter, name string) bool {
+	for i := range as {
+		if as[i].Name == name {
+			return as[i].State != fleet.AdapterFailed && as[i].State != fleet.AdapterAbsent
+		}
+	}
+	return false
+}
+
+// holdsAdapter reports whether an adapter is believed to sit in a slot of the
+// endpoint: the scrape says so, or it was sent there lately.
+func (d *Dispatch) holdsAdapter(i int32, name string) bool {
+	if slices.Contains(d.aux[i].lora, name) {
+		return true
+	}
+	if st := d.slots[i].State; st != nil {
+		for k := range st.Adapters {
+			if a := &st.Adapters[k]; a.Name == name {
+				return a.State == fleet.AdapterResident || a.State == fleet.AdapterRunning
+			}
+		}
+	}
+	return false
+}
+
+// usedAdapter notes that an adapter was sent to a slot: it is the most recent of as
+// many as the engine has room for.
+func (d *Dispatch) usedAdapter(i int32, name string) {
+	a := &d.aux[i]
+	room := max(1, d.o.Profile.LoRASlots)
+	if st := d.slots[i].State; st != nil && st.LoRASlots.OK() {
+		room = max(1, int(st.LoRASlots.V))
+	}
+	k := slices.Index(a.lora, name)
+	if k < 0 {
+		a.lora = append(a.lora, name)
+		k = len(a.lora) - 1
+	}
+	copy(a.lora[1:k+1], a.lora[:k])
+	a.lora[0] = name
+	a.lora = a.lora[:min(len(a.lora), room)]
+}
+
+// send puts entry i on the wire as dec says.
+func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
+	e, slot, p := &d.entries[i], dec.Chosen, dec.Pick()
+	s, a := &d.slots[slot], &d.aux[slot]
+	l := &d.learned
+	e.held = e.heldFor(d.now)
+	e.state, e.slot, e.sentAt, e.lastAt = stateSent, slot, d.now, d.now
+	e.life = a.life
+	e.uncached = float64(p.Uncached)
+	e.cached = int32(dec.PredictedCached)
+	e.work = d.workAt(e, slot, e.uncached)
+	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
+	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
+	e.tail = max(0, e.prompt-float64(len(e.req.Blocks))*e.blockTokens)
+
+	s.InFlight++
+	s.Unstarted++
+	s.PendingSum += e.estimate
+	s.UncachedTokens += e.uncached
+	s.TailTokens += e.tail
+	if a.fifo.n == 0 {
+		s.HeadEstimate, s.HeadSince = e.estimate, d.now
+		a.speed.begin(d.now)
+	}
+	d.push(&a.fifo, i)
+	if !e.stream {
+		d.silent++
+		a.speed.dirty = true
+	}
+	a.inFlightAt.set(d.now, s.InFlight)
+	e.pins = d.index.Pin(d.now, slot, e.req.Blocks)
+	d.refresh(slot)
+	if e.req.Adapter != "" {
+		d.usedAdapter(slot, e.req.Adapter)
+	}
+	if a.breaker.ejected() {
+		e.trial, a.breaker.trying = true, true
+	}
+
+	l.hit.add(float64(e.cached) / max(1, e.prompt))
+	decode := l.output.v * (l.coef.DSeq + l.coef.DCtx*e.prompt)
+	d.fair.Serve(e.tenant, e.estimate+decode)
+	a.sent++
+	d.n.InFlight++
+	d.n.Sent++
+	d.countAway(dec, p)
+	return append(out, Send{
+		Ticket: d.ticket(i), Slot: slot, Endpoint: s.ID, URL: a.url, Request: e.req,
+		Decision: dec, Held: time.Duration(e.held),
+	})
+}
+
+// countAway counts picks that passed a warmer replica over.
+func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) {
+	if dec.DemotedByLoad {
+		d.n.DemotedByLoad++
+	}
+	best := p.Hit
+	for k := range dec.Candidates {
+		if c := &dec.Candidates[k]; c.Drop == route.DropNone {
+			best = max(best, c.Hit)
+		}
+	}
+	if p.Hit < best-best/2 {
+		d.n.AwayFromWarm++
+	}
+}
+
+// Preview decides without sending: explain a request that is not run.
+func (d *Dispatch) Preview(now fleet.Time, r *fleet.Request, dec *route.Decision) {
+	d.begin(now)
+	arrived := d.n.Arrived
+	i := d.admit(r)
+	d.ask(i, dec, true)
+	d.forget(i)
+	d.n.Arrived = arrived
+}

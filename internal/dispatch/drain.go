@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math/bits"
+
+	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/route"
+)
+
+const (
+	// roomSteps is how much prefill is kept at a replica that has a queue here, in
+	// its own decode steps: enough that a prompt never pays for a step alone, little
+	// enough that the order is decided here. In steps it fits engines of any speed.
+	roomSteps = 2
+	// movesMost and stealsMost bound the work of one call.
+	movesMost  = 8
+	stealsMost = 4
+	// staleFactor and staleSlack say when a held request's cache is gone: its work
+	// grew by half and 10 ms.
+	staleFactor = 1.5
+	staleSlack  = 0.010
+)
+
+// room is the work that may be pending at a slot, in seconds, before requests are
+// held.
+func (d *Dispatch) room(slot int32) float64 {
+	s := &d.slots[slot]
+	return roomSteps * d.learned.coef.Step(float64(s.Streams)+s.ForeignStreams, s.CtxTokens) * s.Speed
+}
+
+// open reports whether a slot has room for a request that needs no new memory. A
+// replica without waiting work always has: nothing is held while one idles.
+func (d *Dispatch) open(slot int32) bool {
+	s := &d.slots[slot]
+	return s.Drop == route.DropNone && (s.Unstarted == 0 || s.Pending(d.now) < d.room(slot))
+}
+
+// fits reports whether a slot takes the request of candidate p now.
+func (d *Dispatch) fits(slot int32, p *route.Candidate) bool {
+	s := &d.slots[slot]
+	if s.Unstarted == 0 {
+		return true
+	}
+	in := &d.in
+	return s.Pending(d.now)+p.MemoryWaitMS(&in.Engine, &in.Context)/1e3 < d.room(slot)
+}
+
+// mayGo reports whether an arrival goes to its slot at once.
+func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
+	return d.fits(slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot))
+}
+
+// priceAt prices held entry i at one slot, and returns the candidate, valid until
+// the next pricing.
+func (d *Dispatch) priceAt(i, slot int32) *route.Candidate {
+	e := &d.entries[i]
+	d.question(e)
+	d.hits[slot] = int32(d.index.MatchOne(slot, e.req.Blocks))
+	d.pinned[slot] = 0
+	if d.hits[slot] > 0 && d.slots[slot].PinnedBlocks > 0 {
+		d.pinned[slot] = int32(d.index.PinnedPrefix(slot, e.req.Blocks))
+	}
+	d.scratch.PriceAt(&d.in, slot)
+	return &d.scratch
+}
+
+// release sends entry i, which is in no queue any more, to a slot.
+func (d *Dispatch) release(i, slot int32, why string, out []Send) []Send {
+	e := &d.entries[i]
+	dec := d.lend()
+	if d.o.Bare {
+		d.priceAt(i, slot)
+		d.settleOn(dec, why)
+		return d.send(i, dec, out)
+	}
+	d.ask(i, dec, true)
+	if int(slot) >= len(dec.Candidates) || dec.Candidates[slot].Drop != route.DropNone {
+		e.state = stateFailed
+		_, out = d.dispatch(i, out)
+		return out
+	}
+	dec.Settle(slot, why)
+	return d.send(i, dec, out)
+}
+
+// settleOn makes dec a decision for the candidate in scratch alone.
+func (d *Dispatch) settleOn(dec *route.Decision, why string) {
+	dec.Only(&d.in, d.policy.Name(), &d.scratch)
+	dec.Settle(0, why)
+}
+
+// drainAll drains every slot that may have room.
+func (d *Dispatch) drainAll(out []Send) []Send {
+	for i := range d.slots {
+		if d.queued == 0 {
+			return out
+		}
+		out = d.drain(int32(i), out)
+	}
+	return out
+}
+
+// drain gives a slot what its queue holds, while there is room; with an empty queue
+// it takes from others.
+func (d *Dispatch) drain(slot int32, out []Send) []Send {
+	if d.queued == 0 {
+		return out
+	}
+	a := &d.aux[slot]
+	moved := 0
+	for a.queue.n > 0 && d.open(slot) {
+		i := d.next(slot)
+		p := d.priceAt(i, slot)
+		if !d.fits(slot, p) {
+			return out
+		}
+		e := &d.entries[i]
+		x := d.workAt(e, slot, float64(p.Uncached))
+		was := e.bucket
+		d.dequeue(i)
+		if x > staleFactor*e.work+staleSlack && moved < movesMost {
+			moved++
+			var done bool
+			if out, done = d.askAgain(i, slot, was, out); done {
+				continue
+			}
+		}
+		out = d.release(i, slot, route.WhyReleased, out)
+	}
+	if a.queue.n > 0 {
+		return out
+	}
+	for k := 0; k < stealsMost && d.queued > 0 && d.open(slot); k++ {
+		var ok bool
+		if out, ok = d.steal(slot, out); !ok {
+			return out
+		}
+	}
+	return out
+}
+
+// askAgain decides anew on an entry whose cache at slot is gone. It reports false
+// where the slot is still the place and its turn is still now.
+func (d *Dispatch) askAgain(i, slot int32, was int8, out []Send) ([]Send, bool) {
+	e := &d.entries[i]
+	dec := d.lend()
+	if d.ask(i, dec, true) == 0 {
+		_, out = d.turnAway(i, dec, out)
+		return out, true
+	}
+	p, to := dec.Pick(), dec.Chosen
+	e.work = d.workAt(e, to, float64(p.Uncached))
+	if to == slot {
+		if bucketOf(e.work) > was+1 && d.aux[slot].queue.n > 0 {
+			d.enqueue(i, slot)
+			return out, true
+		}
+		return out, false
+	}
+	d.n.Moved++
+	if d.aux[to].queue.n == 0 && d.fits(to, p) {
+		dec.Settle(dec.Index, route.WhyMoved)
+		return d.send(i, dec, out), true
+	}
+	d.enqueue(i, to)
+	return out, true
+}
+
+// steal gives a slot with room the request of the longest other queue that gains
+// most by it.
+func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
+	from, most := int32(-1), 0.0
+	for r := range d.slots {
+		if q := &d.aux[r].queue; int32(r) != slot && q.n > 0 && q.work > most {
+			from, most = int32(r), q.work
+		}
+	}
+	if from < 0 {
+		return out, false
+	}
+	best, gain := int32(-1), 1e-3
+	var order admit.Order
+	for _, l := range d.aux[from].queue.lines {
+		o := d.order(l)
+		if best >= 0 && order.Less(o) {
+			continue
+		}
+		g := 1e-3
+		if best >= 0 && o == order {
+			g = gain
+		}
+		for m := l.some; m != 0; m &= m - 1 {
+			k := l.bucket[bits.TrailingZeros64(m)].head
+			if won, ok := d.gain(k, from, slot); ok && won > g {
+				best, g, gain, order = k, won, won, o
+			}
+		}
+	}
+	if best < 0 {
+		return out, false
+	}
+	d.dequeue(best)
+	d.n.Stolen++
+	return d.release(best, slot, route.WhyStolen, out), true
+}
+
+// gain is how many milliseconds of cost a held entry saves by going to a slot with
+// room instead of waiting where it is; false where the slot cannot take it.
+func (d *Dispatch) gain(i, from, to int32) (float64, bool) {
+	e := &d.entries[i]
+	if d.requestDrop(to, e) != route.DropNone {
+		return 0, false
+	}
+	p := d.priceAt(i, to)
+	if !d.fits(to, p) {
+		return 0, false
+	}
+	there := p.CostMS
+	here := d.priceAt(i, from).CostMS - e.work*1e3 // itself is in the queue ahead
+	return here - there, true
+}

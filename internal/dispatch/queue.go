@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/penstock-project/penstock/internal/admit"
+)
+
+const (
+	// buckets of work, a factor of sqrt(2) apart, the first up to leastWork
+	// seconds: the last one holds what takes over a minute. Inside a bucket works
+	// differ by less than half, so first come first served is as good as any order
+	// and finding the next request costs a look at one head a bucket.
+	buckets   = 36
+	leastWork = 0.5e-3
+	// slack keeps requests of a few milliseconds from overtaking each other for
+	// nothing, seconds.
+	slack = 0.02
+	// fcfsShare is how much of the first come first served delay counts as waited
+	// on arrival.
+	fcfsShare = 0.5
+)
+
+// bucketOf returns the bucket of x seconds of work.
+func bucketOf(x float64) int8 {
+	if x <= leastWork {
+		return 0
+	}
+	return int8(min(buckets-1, 1+int(2*math.Log2(x/leastWork))))
+}
+
+// queue is what the router holds for one slot: a line for each class and tenant
+// that has something there.
+type queue struct {
+	n     int32
+	work  float64
+	lines []*line // by class, then tenant
+}
+
+// line is the queue of one class and tenant at one slot.
+type line struct {
+	class  uint8
+	tenant int32
+	n      int32
+	work   float64
+	some   uint64 // bit b: bucket b is not empty
+	bucket [buckets]list
+	works  [buckets]float64
+}
+
+func (l *line) before(class uint8, tenant int32) bool {
+	return l.class < class || l.class == class && l.tenant < tenant
+}
+
+// lineFor returns the line of a class and tenant at a slot, a new one where there
+// is none.
+func (d *Dispatch) lineFor(q *queue, class uint8, tenant int32) *line {
+	k := 0
+	for k < len(q.lines) && q.lines[k].before(class, tenant) {
+		k++
+	}
+	if k < len(q.lines) && q.lines[k].class == class && q.lines[k].tenant == tenant {
+		return q.lines[k]
+	}
+	var l *line
+	if n := len(d.spare); n > 0 {
+		l, d.spare = d.spare[n-1], d.spare[:n-1]
+	} else {
+		l = &line{}
+		for b := range l.bucket {
+			l.bucket[b] = emptyList
+		}
+	}
+	l.class, l.tenant = class, tenant
+	q.lines = append(q.lines, nil)
+	copy(q.lines[k+1:], q.lines[k:])
+	q.lines[k] = l
+	return l
+}
+
+// enqueue holds entry i for a slot. Its work there is known.
+func (d *Dispatch) enqueue(i, slot int32) {
+	e := &d.entries[i]
+	q := &d.aux[slot].queue
+	l := d.lineFor(q, e.req.Class, e.tenant)
+	e.state, e.slot, e.bucket, e.waited = stateQueued, slot, bucketOf(e.work), true
+	e.heldAt = d.now
+	e.deadline = e.arrived.AddSeconds(d.o.MaxHold*e.fcfs + 1)
+	if e.req.Deadline != 0 {
+		e.deadline = min(e.deadline, e.req.Deadline)
+	}
+	d.push(&l.bucket[e.bucket], i)
+	l.some |= 1 << e.bucket
+	l.works[e.bucket] += e.work
+	l.n++
+	l.work += e.work
+	q.n++
+	q.work += e.work
+	d.queued++
+	d.slots[slot].Queued, d.slots[slot].QueuedWork = q.n, q.work
+	d.watch(i)
+}
+
+// dequeue takes entry i out of the queue that it is in.
+func (d *Dispatch) dequeue(i int32) {
+	e := &d.entries[i]
+	q := &d.aux[e.slot].queue
+	l := d.lineFor(q, e.req.Class, e.tenant)
+	d.unlink(&l.bucket[e.bucket], i)
+	l.works[e.bucket] -= e.work
+	l.work -= e.work
+	if l.bucket[e.bucket].n == 0 {
+		l.some &^= 1 << e.bucket
+		l.works[e.bucket] = 0
+	}
+	l.n--
+	q.n--
+	q.work -= e.work
+	if l.n == 0 {
+		l.work = 0
+		for k := range q.lines {
+			if q.lines[k] == l {
+				q.lines = append(q.lines[:k], q.lines[k+1:]...)
+				break
+			}
+		}
+		d.spare = append(d.spare, l)
+	}
+	if q.n == 0 {
+		q.work = 0
+	}
+	d.queued--
+	d.slots[e.slot].Queued, d.slots[e.slot].QueuedWork = q.n, q.work
+	d.unwatch(i)
+	e.held = e.heldFor(d.now)
+	e.state = stateFailed
+}
+
+// Position implements route.QueueView. Lines of more urgent classes go first.
+// Lines of the same class take turns, so of another tenant's work as much goes
+// first as goes of one's own.
+func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (ahead, behind float64) {
+	q := &d.aux[slot].queue
+	b := bucketOf(x)
+	own := x
+	for _, l := range q.lines {
+		if l.class == class && l.tenant == tenant {
+			n := int32(0)
+			for m := l.some & (1<<(b+1) - 1); m != 0; m &= m - 1 {
+				k := bits.TrailingZeros64(m)
+				ahead += l.works[k]
+				n += l.bucket[k].n
+			}
+			own += ahead
+			behind = float64(l.n - n)
+		}
+	}
+	for _, l := range q.lines {
+		switch {
+		case l.class < class:
+			ahead += l.work
+		case l.class > class:
+			behind += float64(l.n)
+		case l.tenant != tenant:
+			first := min(l.work, own)
+			ahead += first
+			if l.work > 0 {
+				behind += float64(l.n) * (1 - first/l.work)
+			}
+		}
+	}
+	return ahead, behind
+}
+
+// ratio ranks requests inside a line, smaller first: the work over the time waited,
+// where half of what first come first served would have cost counts as waited
+// already. Short ones go first, and every one goes in time.
+func (d *Dispatch) ratio(e *entry) float64 {
+	return (e.work + slack) / (d.now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
+}
+
+// order ranks a line's next request among lines.
+func (d *Dispatch) order(l *line) admit.Order {
+	return admit.Order{Class: l.class, Start: d.fair.Start(l.tenant)}
+}
+
+// nextOf returns the entry of a line that goes first.
+func (d *Dispatch) nextOf(l *line) int32 {
+	best, least := int32(-1), math.Inf(1)
+	for m := l.some; m != 0; m &= m - 1 {
+		k := l.bucket[bits.TrailingZeros64(m)].head
+		if r := d.ratio(&d.entries[k]); r < least {
+			best, least = k, r
+		}
+	}
+	return best
+}
+
+// next returns the entry of a slot's queue that goes first; -1 where it is empty.
+func (d *Dispatch) next(slot int32) int32 {
+	var first *line
+	for _, l := range d.aux[slot].queue.lines {
+		if first == nil || d.order(l).Less(d.order(first)) {
+			first = l
+		}
+	}
+	if first == nil {
+		return -1
+	}
+	return d.nextOf(first)
+}
+
+// popNext takes the first entry out of a slot's queue, which is not empty.
+func (d *Dispatch) popNext(slot int32) int32 {
+	i := d.next(slot)
+	d.dequeue(i)
+	return i
+}
+
+// goesBefore reports whether a new entry would go before all that a slot's queue
+// holds.
+func (d *Dispatch) goesBefore(i, slot int32) bool {
+	k := d.next(slot)
+	if k < 0 {
+		return true
+	}
+	e, o := &d.entries[i], &d.entries[k]
+	a := admit.Order{Class: e.req.Class, Start: d.fair.Start(e.tenant)}
+	b := admit.Order{Class: o.req.Class, Start: d.fair.Start(o.tenant)}
+	if a != b {
+		return a.Less(b)
+	}
+	return d.ratio(e) < d.ratio(o)
+}
