@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -218,6 +219,7 @@ func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 	var rows []logRow
 	for l.next() {
 		var rec struct {
+			Schema  string     `json:"schema"`
 			ID      string     `json:"id"`
 			Time    *time.Time `json:"time"`
 			Request *struct {
@@ -236,6 +238,9 @@ func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 		}
 		if err := l.decode(&rec); err != nil {
 			return err
+		}
+		if rec.Schema != "" && !strings.HasPrefix(rec.Schema, "penstock/decision/") {
+			continue // the header of a journal, or a record of another kind
 		}
 		if rec.Time == nil {
 			return l.errorf("time", "is missing")

@@ -33,7 +33,8 @@ const (
 		"2024-05-01T12:00:00Z,100,10,,0.2,1.5,s1,,acme\n" +
 		"2024-05-01T12:00:05Z,150,10,100,0.1,1,s1,,acme\n" +
 		"2024-05-01T12:00:06.25Z,80,4,32,,,,law,acme\n"
-	smallJournal = `{"schema":"penstock/decision/v1","id":"r1","time":"2024-05-01T12:00:00Z","request":{"tenant":"","model":"m","adapter":"","prompt_tokens":90},"outcome":{"status":200,"ttft_ms":20,"e2e_ms":100,"queue_ms":0,"prompt_tokens":100,"cached_tokens":64,"output_tokens":9}}
+	smallJournal = `{"schema":"penstock/journal/v1","records":"penstock/decision/v1","started":"2024-05-01T11:59:00Z"}
+{"schema":"penstock/decision/v1","id":"r1","time":"2024-05-01T12:00:00Z","request":{"tenant":"","model":"m","adapter":"","prompt_tokens":90},"outcome":{"status":200,"ttft_ms":20,"e2e_ms":100,"queue_ms":0,"prompt_tokens":100,"cached_tokens":64,"output_tokens":9}}
 {"schema":"penstock/decision/v1","id":"r2","time":"2024-05-01T12:00:01.5Z","request":{"tenant":"t","model":"m","adapter":"a","prompt_tokens":50},"outcome":{"status":200,"ttft_ms":null,"e2e_ms":null,"queue_ms":500,"prompt_tokens":null,"cached_tokens":null,"output_tokens":null}}
 {"schema":"penstock/decision/v1","id":"r3","time":"2024-05-01T12:00:02Z","request":{"tenant":"t","model":"m","adapter":"a","prompt_tokens":50}}
 `
