@@ -254,13 +254,10 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 		d.sawEnd(e.slot, e, n)
 	}
 	l.text(e.req.Model, e.req.PromptBytes, o.PromptTokens)
-	if o.CachedTokens < 0 || e.life != a.life {
+	if o.CachedTokens < 0 || o.PromptTokens <= 0 || e.life != a.life {
 		return // not told, or the cache of then is gone
 	}
-	expected := float64(e.cached)
-	if o.PromptTokens > 0 { // in the engine's tokens
-		expected *= float64(o.PromptTokens) / e.prompt
-	}
+	expected := float64(e.cached) * float64(o.PromptTokens) / e.prompt // in the engine's tokens
 	a.predicted += int64(expected)
 	a.observed += int64(o.CachedTokens)
 	d.index.Feedback(e.slot, int(expected), o.CachedTokens)

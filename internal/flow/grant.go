@@ -4,73 +4,201 @@ package flow
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
 )
 
-// Flow is one live pool. All methods are safe for concurrent use.
-type Flow struct{}
-
-// New starts a pool. Close ends it.
-func New(o Options) *Flow { return &Flow{} }
-
-// Acquire decides where r goes. It returns at once, or waits while the router
-// holds the request; it fails with *NoReplicaError or the context's error. The
-// caller does not change r before Done.
-func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) { return nil, nil }
-
-// Observe takes a new snapshot in.
-func (f *Flow) Observe(s *fleet.Snapshot) {}
-
-// Snapshot returns the last snapshot; nil before the first.
-func (f *Flow) Snapshot() *fleet.Snapshot { return nil }
-
-// Preview returns the record of a decision on r that is not carried out.
-func (f *Flow) Preview(r *fleet.Request) *route.Record { return nil }
-
-// SetPolicy changes the policy by name; nothing in flight is lost.
-func (f *Flow) SetPolicy(name string) error { return nil }
-
-// BytesPerToken returns the learned length of a token of the model's prompts, in
-// bytes of hashed text.
-func (f *Flow) BytesPerToken(model string) float64 { return 4 }
-
-// Stats is the state of a pool for status and metrics.
-type Stats struct {
-	Pool      string
-	Totals    dispatch.Totals
-	Endpoints []dispatch.EndpointLoad
-}
-
-// Stats returns the state at this moment.
-func (f *Flow) Stats() Stats { return Stats{} }
-
-// Close refuses new requests and ends those that wait. Grants stay valid.
-func (f *Flow) Close() {}
-
 // Grant is one request at one endpoint. Its methods are for one goroutine at a
 // time, except Done, which any goroutine may call.
-type Grant struct{}
+type Grant struct {
+	f       *Flow
+	req     *fleet.Request
+	ticket  dispatch.Ticket
+	wake    chan error // nil where it never waited
+	capture atomic.Pointer[route.Capture]
+	tokens  atomic.Int64 // not yet reported
+
+	// Below: under the lock of the Flow.
+	over      bool
+	id, url   string
+	cached    int
+	ttft      time.Duration
+	held      time.Duration
+	first     fleet.Time
+	attempts  int
+	duplicate bool
+}
+
+// tokensAtOnce is how many output tokens are gathered before the dispatch hears of
+// them: it needs the context to a few tokens in hundreds.
+const tokensAtOnce = 32
+
+// open starts the record of a request with the decision of its arrival.
+func (g *Grant) open(v *dispatch.Verdict, now fleet.Time) {
+	f := g.f
+	if f.o.Recorder == nil {
+		return
+	}
+	var c *route.Capture
+	if n := len(f.spare); n > 0 {
+		c, f.spare = f.spare[n-1], f.spare[:n-1]
+	} else {
+		c = &route.Capture{}
+	}
+	c.Reset(f.o.Pool, g.req)
+	if c.Arrived == 0 || c.Arrived > now {
+		c.Arrived = now
+	}
+	if v.Decision != nil {
+		c.Decision.CopyFrom(v.Decision, route.MaxCaptured)
+	}
+	g.capture.Store(c)
+}
+
+// take makes a send the grant's place. The lock is held.
+func (g *Grant) take(s *dispatch.Send) {
+	g.id, g.url, g.held = s.Endpoint, s.URL, s.Held
+	g.attempts++
+	g.first = 0
+	g.tokens.Store(0)
+	if s.Decision != nil {
+		g.cached = s.Decision.PredictedCached
+		g.ttft = time.Duration(s.Decision.PredictedTTFTMS * 1e6)
+	}
+	c := g.capture.Load()
+	if c == nil {
+		return
+	}
+	c.Sent, c.HeldFor = s.Decision.At, fleet.Time(s.Held)
+	c.Decision.CopyFrom(s.Decision, route.MaxCaptured)
+}
+
+// finish completes the record. It returns the capture for the recorder.
+func (g *Grant) finish(held time.Duration, o fleet.Outcome) *route.Capture {
+	c := g.capture.Load()
+	if c == nil {
+		return nil
+	}
+	if held > 0 {
+		c.HeldFor = fleet.Time(held)
+	}
+	c.Outcome, c.Finished, c.MaybeDuplicate = o, true, g.duplicate
+	return c
+}
 
 // Endpoint returns where to send the request now; it changes after Retry.
-func (g *Grant) Endpoint() (id, url string) { return "", "" }
+func (g *Grant) Endpoint() (id, url string) { return g.id, g.url }
 
 // PredictedCached returns how many prompt tokens are expected in the endpoint's
 // cache.
-func (g *Grant) PredictedCached() int { return 0 }
+func (g *Grant) PredictedCached() int { return g.cached }
 
-// FirstToken says that the first byte of the answer came.
-func (g *Grant) FirstToken() {}
+// PredictedTTFT returns the expected time to first token from sending; 0 where the
+// policy predicts none.
+func (g *Grant) PredictedTTFT() time.Duration { return g.ttft }
+
+// Held returns how long the router held the request before sending.
+func (g *Grant) Held() time.Duration { return g.held }
+
+// Attempts returns how many endpoints the request was given to so far, at least 1.
+func (g *Grant) Attempts() int { return g.attempts }
+
+// MaybeDuplicate reports whether a failed attempt may have been executed.
+func (g *Grant) MaybeDuplicate() bool { return g.duplicate }
+
+// FirstToken says that the first byte of the answer came. Only the first call after
+// Acquire or Retry counts.
+func (g *Grant) FirstToken() {
+	f := g.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if g.over || g.first != 0 {
+		return
+	}
+	g.first = f.clock()
+	f.deliver(f.d.FirstToken(g.first, g.ticket, f.sends[:0]))
+}
 
 // Tokens says that n more output tokens came.
-func (g *Grant) Tokens(n int) {}
+func (g *Grant) Tokens(n int) {
+	if g.tokens.Add(int64(n)) < tokensAtOnce {
+		return
+	}
+	f := g.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g.progress()
+}
+
+// progress reports the gathered tokens. The lock is held.
+func (g *Grant) progress() {
+	if n := g.tokens.Swap(0); !g.over && n > 0 {
+		g.f.d.Progress(g.f.clock(), g.ticket, int(n))
+	}
+}
 
 // Retry says how the attempt failed, before any byte reached the client, and moves
 // the grant to another endpoint. On error (*NoReplicaError, the context's error)
 // there is none; Done is still due.
-func (g *Grant) Retry(ctx context.Context, kind fleet.OutcomeKind) error { return nil }
+//
+// A connect that failed moves on as long as there are endpoints not tried; EOF,
+// reset and engine errors move once, and the first two count as a possible
+// duplicate. Whether an ending may be retried at all is the caller's to know: never
+// on a timeout, never after the first byte.
+func (g *Grant) Retry(ctx context.Context, kind fleet.OutcomeKind) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	f := g.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if g.over {
+		return errClosed()
+	}
+	now := f.clock()
+	if c := g.capture.Load(); c != nil {
+		c.Attempts = append(c.Attempts, route.Attempt{Endpoint: g.id, Kind: kind, At: now})
+	}
+	v, sends := f.d.Retry(now, g.ticket, kind, f.sends[:0])
+	var err error
+	if v.Kind == dispatch.Sent {
+		g.duplicate = g.duplicate || kind == fleet.OutcomeBroken
+		for i := range sends {
+			if sends[i].Ticket == g.ticket {
+				g.take(&sends[i])
+			}
+		}
+	} else {
+		err = noReplica(v.Cause, v.Reason)
+	}
+	f.deliver(sends)
+	return err
+}
 
 // Done is the last word on the request. The first call counts.
-func (g *Grant) Done(o fleet.Outcome) {}
+func (g *Grant) Done(o fleet.Outcome) {
+	f := g.f
+	f.mu.Lock()
+	if g.over {
+		f.mu.Unlock()
+		return
+	}
+	g.progress()
+	g.over = true
+	if o.End == 0 {
+		o.End = f.clock()
+	}
+	if o.FirstToken == 0 {
+		o.FirstToken = g.first
+	}
+	sends := f.d.End(f.clock(), g.ticket, o, f.sends[:0])
+	c := g.finish(0, o)
+	g.capture.Store(nil)
+	f.deliver(sends)
+	f.mu.Unlock()
+	f.record(c)
+}
