@@ -62,6 +62,9 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 	root.SetCompletionCommandGroupID(groupAct)
 	root.AddCommand(
 		loadCmd(e),
+		replicaCmd(e),
+		simCmd(e),
+		whatifCmd(e),
 		versionCmd(e),
 	)
 	return root
