@@ -5,6 +5,7 @@ package dispatch
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -154,6 +155,9 @@ func (d *Dispatch) filter(e *entry) int {
 // requestDrop says why a slot that takes requests does not take this one.
 func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 	s := &d.slots[i]
+	if e.req.SubsetOnly && !slices.Contains(e.req.Subset, hostPort(s.State.URL)) {
+		return route.DropSubset
+	}
 	if models := s.State.Models; len(models) > 0 {
 		if a := e.req.Adapter; a != "" {
 			if !serves(models, a) && !hasAdapter(s.State.Adapters, a) {
@@ -170,6 +174,43 @@ func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 		return route.DropEjected
 	}
 	return route.DropNone
+}
+
+// hostPort returns host:port of a base URL.
+func hostPort(url string) string {
+	if _, rest, ok := strings.Cut(url, "://"); ok {
+		url = rest
+	}
+	hp, _, _ := strings.Cut(url, "/")
+	return hp
+}
+
+// Alternatives appends to out the URLs of the n cheapest candidates of a decision
+// behind the chosen one, cheapest first: where a proxy may go on by itself when the
+// chosen endpoint fails.
+func (d *Dispatch) Alternatives(dec *route.Decision, n int, out []string) []string {
+	floor, at := math.Inf(-1), int32(-1)
+	for range n {
+		best := int32(-1)
+		for i := range dec.Candidates {
+			c := &dec.Candidates[i]
+			after := c.CostMS > floor || c.CostMS == floor && int32(i) > at
+			if c.Drop != route.DropNone || c.Slot == dec.Chosen || !after {
+				continue
+			}
+			if best < 0 || c.CostMS < dec.Candidates[best].CostMS {
+				best = int32(i)
+			}
+		}
+		if best < 0 {
+			break
+		}
+		floor, at = dec.Candidates[best].CostMS, best
+		if s := d.slots[dec.Candidates[best].Slot].State; s != nil {
+			out = append(out, s.URL)
+		}
+	}
+	return out
 }
 
 // serves reports whether a model is in a list; a request without a model takes any.

@@ -47,13 +47,13 @@ func (d *Dispatch) refuse(i int32, cause route.Drop, why string, out []Send) []S
 
 // waitHelps reports whether a replica may turn up that takes the request.
 func waitHelps(cause route.Drop) bool {
-	return cause != route.DropModel && cause != route.DropAdapter && cause != route.DropRole
+	return cause != route.DropModel && cause != route.DropAdapter && cause != route.DropRole && cause != route.DropSubset
 }
 
 // closeness ranks drop reasons by how little keeps the endpoint from being a
 // candidate.
 var closeness = [route.NumDrops]int{
-	route.DropGone: 1, route.DropRole: 2, route.DropModel: 3, route.DropAdapter: 4, route.DropFailed: 5,
+	route.DropGone: 1, route.DropSubset: 2, route.DropRole: 2, route.DropModel: 3, route.DropAdapter: 4, route.DropFailed: 5,
 	route.DropDraining: 6, route.DropAsleep: 7, route.DropNotReady: 8, route.DropTried: 9, route.DropEjected: 10,
 }
 
@@ -77,6 +77,8 @@ func (d *Dispatch) refusal(e *entry) (route.Drop, string) {
 		return cause, fmt.Sprintf("no replica serves model %q", e.req.Model)
 	case route.DropAdapter:
 		return cause, fmt.Sprintf("no replica serves adapter %q", e.req.Adapter)
+	case route.DropSubset:
+		return cause, "no replica is among the endpoints that the request is bound to"
 	case route.DropRole:
 		return cause, "the pool splits prefill from decode, which is not served"
 	}

@@ -35,6 +35,8 @@ type Request struct {
 	// as host:port. SubsetOnly with an empty Subset means: none.
 	Subset     []string
 	SubsetOnly bool
+	// Alternatives is how many further endpoints to name beside the pick.
+	Alternatives int
 
 	Arrived  Time
 	Deadline Time // 0: none

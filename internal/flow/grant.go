@@ -27,10 +27,12 @@ type Grant struct {
 	id, url   string
 	cached    int
 	ttft      time.Duration
+	decode    time.Duration
 	held      time.Duration
 	first     fleet.Time
 	attempts  int
 	duplicate bool
+	alts      []string
 }
 
 // tokensAtOnce is how many output tokens are gathered before the dispatch hears of
@@ -66,6 +68,10 @@ func (g *Grant) take(s *dispatch.Send) {
 	g.first = 0
 	g.tokens.Store(0)
 	if s.Decision != nil {
+		if n := g.req.Alternatives; n > 0 {
+			g.alts = g.f.d.Alternatives(s.Decision, n, g.alts[:0])
+		}
+		g.decode = expectedDecode(s.Decision)
 		g.cached = s.Decision.PredictedCached
 		g.ttft = time.Duration(s.Decision.PredictedTTFTMS * 1e6)
 	}
@@ -100,6 +106,24 @@ func (g *Grant) PredictedCached() int { return g.cached }
 // PredictedTTFT returns the expected time to first token from sending; 0 where the
 // policy predicts none.
 func (g *Grant) PredictedTTFT() time.Duration { return g.ttft }
+
+// Alternatives returns the URLs of the endpoints that were next in cost, as many
+// as the request asked for, cheapest first.
+func (g *Grant) Alternatives() []string { return g.alts }
+
+// ExpectedDecode returns how long an answer of the usual length takes from its
+// first token to its end; 0 where the policy prices nothing.
+func (g *Grant) ExpectedDecode() time.Duration { return g.decode }
+
+// expectedDecode is the usual output at the speed of a step of the chosen endpoint.
+func expectedDecode(d *route.Decision) time.Duration {
+	p := d.Pick()
+	if p == nil {
+		return 0
+	}
+	step := d.Engine.Step(float64(p.Streams)+1, float64(p.CtxTokens)+d.PromptTokens)
+	return time.Duration(d.Context.MeanOutput * step * 1e9)
+}
 
 // Held returns how long the router held the request before sending.
 func (g *Grant) Held() time.Duration { return g.held }

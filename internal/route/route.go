@@ -61,12 +61,13 @@ const (
 	DropAdapter       // cannot serve the adapter
 	DropTried         // an attempt of this request failed there
 	DropEjected       // failed lately; a trial follows after a cool-down
+	DropSubset        // outside the endpoints that the request is bound to
 	NumDrops     = iota
 )
 
 var dropNames = [NumDrops]string{
 	"", "gone", "not_ready", "asleep", "draining", "failed", "role", "model_not_served",
-	"adapter_not_served", "tried_already", "ejected",
+	"adapter_not_served", "tried_already", "ejected", "outside_subset",
 }
 
 func (d Drop) String() string {

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+)
+
+// ServiceName is the gRPC service of the external processing protocol.
+const ServiceName = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+// HealthServices are the names under which proxies and manifests of the field ask
+// for health. All of them say the same.
+var HealthServices = []string{"", "liveness", "readiness", ServiceName, "inference-extension"}
+
+// Catalogue finds the pool of a model.
+type Catalogue interface {
+	// Resolve returns the pool that serves the name a client asked for, and the
+	// model and adapter as its engines know them. ok is false for an unknown name.
+	// An empty name stands for a request that names no model: the default pool.
+	Resolve(name string) (pool *flow.Flow, model, adapter string, ok bool)
+}
+
+// Options of a Server.
+type Options struct {
+	Catalogue Catalogue
+	Clock     func() fleet.Time // nil: the wall clock
+	Log       *slog.Logger      // nil: discard
+	// HashKey keys the block hashes; the same in all routers of a fleet that
+	// exchange what they know.
+	HashKey uint64
+	// BlockBytes is the size of a prefix block, default 512.
+	BlockBytes int
+	// MaxBody is the largest request body in bytes, default 100 MiB. Larger ones
+	// are refused with 413.
+	MaxBody int
+	// PickTimeout bounds how long a request may wait for its pick, default 60 s.
+	// A proxy sets no limit of its own in full duplex mode.
+	PickTimeout time.Duration
+	// Fallbacks is how many endpoints are named behind the first, default 2.
+	Fallbacks int
+	// RouterID goes into the ids of requests.
+	RouterID string
+	// TLS is nil for plaintext. Use GetCertificate to reload.
+	TLS *tls.Config
+}
+
+// Stats count what the picker did. All are totals since its start.
+type Stats struct {
+	Streams, Picked, Refused, ClientGone, Completed, BlindPicks atomic.Int64
+	Open                                                        atomic.Int64 // streams open now
+}
+
+// Server is the endpoint picker. Make it with New, run it with Serve.
+type Server struct {
+	o      Options
+	grpc   *grpc.Server
+	health *health.Server
+	Stats  Stats
+	seq    atomic.Uint64
+}
+
+// New returns a server that is not serving yet: its health says NOT_SERVING until
+// SetReady.
+func New(o Options) *Server {
+	if o.Clock == nil {
+		o.Clock = func() fleet.Time { return fleet.At(time.Now()) }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.BlockBytes <= 0 {
+		o.BlockBytes = 512
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 100 << 20
+	}
+	if o.PickTimeout <= 0 {
+		o.PickTimeout = 60 * time.Second
+	}
+	if o.Fallbacks == 0 {
+		o.Fallbacks = 2
+	}
+	s := &Server{o: o, health: health.NewServer()}
+	opts := []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxConcurrentStreams(1 << 20),
+		grpc.MaxRecvMsgSize(o.MaxBody + 1<<20),
+		grpc.InitialWindowSize(1 << 20),
+		grpc.InitialConnWindowSize(4 << 20),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if o.TLS != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(o.TLS)))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	s.grpc.RegisterService(&grpc.ServiceDesc{
+		ServiceName: ServiceName,
+		HandlerType: (*any)(nil),
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Process", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, st grpc.ServerStream) error { return s.process(st) },
+		}},
+		Metadata: "envoy/service/ext_proc/v3/external_processor.proto",
+	}, s)
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	s.SetReady(false)
+	return s
+}
+
+// SetReady says whether the pools are synced and an endpoint can be picked.
+// Liveness is always SERVING.
+func (s *Server) SetReady(ready bool) {
+	st := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if ready {
+		st = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	for _, name := range HealthServices {
+		s.health.SetServingStatus(name, st)
+	}
+	s.health.SetServingStatus("liveness", grpc_health_v1.HealthCheckResponse_SERVING)
+}
+
+// Serve accepts connections until the server is stopped.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return err
+	}
+	return nil
+}
+
+// Drain says NOT_SERVING, lets open streams end, and stops; when ctx ends first,
+// it cuts them. A plain exit would cut every answer that passes through.
+func (s *Server) Drain(ctx context.Context) {
+	s.health.Shutdown()
+	done := make(chan struct{})
+	go func() {
+		s.grpc.GracefulStop()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+	}
+}
