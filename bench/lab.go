@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// engines is how many fake engines stand behind every contender.
+const engines = 4
+
+// contender is one proxy under test.
+type contender struct {
+	name  string
+	addr  string // where clients connect; of direct the first engine
+	pid   int    // 0 for direct: nothing to measure
+	ready string // URL that answers 200 once it serves
+	cmd   *exec.Cmd
+}
+
+// lab is the set of running processes.
+type lab struct {
+	s          settings
+	engine     *exec.Cmd
+	engineAddr []string
+	contenders []*contender
+}
+
+func newLab(ctx context.Context, s settings) (*lab, error) {
+	l := &lab{s: s}
+	var err error
+	if l.engineAddr, err = freeAddrs(engines); err != nil {
+		return nil, err
+	}
+	if l.engine, err = l.spawn("engine", self(), "role=engine", "-listen", strings.Join(l.engineAddr, ",")); err != nil {
+		return nil, err
+	}
+	if err := l.startAll(ctx); err != nil {
+		l.stop()
+		return nil, err
+	}
+	return l, nil
+}
+
+// wanted reports whether a comma-separated list, empty for all, holds name.
+func wanted(list, name string) bool {
+	return list == "" || strings.Contains(","+list+",", ","+name+",")
+}
+
+func (l *lab) startAll(ctx context.Context) error {
+	for _, start := range []struct {
+		name string
+		run  func(listen string) (*contender, error)
+	}{
+		{"direct", l.direct}, {"nginx", l.startNginx}, {"reverseproxy", l.startPlain("reverseproxy")},
+		{"rawfloor", l.startPlain("rawfloor")}, {"penstock", l.startPenstock},
+	} {
+		if !wanted(l.s.only, start.name) {
+			continue
+		}
+		addrs, err := freeAddrs(1)
+		if err != nil {
+			return err
+		}
+		c, err := start.run(addrs[0])
+		if errors.Is(err, errAbsent) {
+			fmt.Fprintf(os.Stderr, "bench: %s: %v, left out\n", start.name, err)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", start.name, err)
+		}
+		c.name = start.name
+		l.contenders = append(l.contenders, c)
+		if err := c.wait(ctx); err != nil {
+			return fmt.Errorf("%s does not serve: %w%s", c.name, err, l.log(c.name))
+		}
+	}
+	return nil
+}
+
+var errAbsent = errors.New("is not installed")
+
+func (l *lab) direct(string) (*contender, error) { return &contender{addr: l.engineAddr[0]}, nil }
+
+func (l *lab) startPlain(role string) func(string) (*contender, error) {
+	return func(listen string) (*contender, error) {
+		cmd, err := l.spawn(role, self(), "role="+role, "-listen", listen, "-to", strings.Join(l.engineAddr, ","))
+		return &contender{addr: listen, cmd: cmd}, err
+	}
+}
+
+func (l *lab) startPenstock(listen string) (*contender, error) {
+	if _, err := os.Stat(l.s.penstock); err != nil {
+		return nil, fmt.Errorf("%w (%s)", errAbsent, l.s.penstock)
+	}
+	admin, err := freeAddrs(1)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"serve", "--listen", listen, "--admin", admin[0]}
+	for _, a := range l.engineAddr {
+		args = append(args, "--replica", "http://"+a)
+	}
+	cmd, err := l.spawn("penstock", l.s.penstock, args...)
+	return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz"}, err
+}
+
+// nginxConf is nginx as an operator would set it up for this: connections kept to
+// the engines, no buffering of answers, bodies held in memory.
+const nginxConf = `daemon off;
+pid %[1]s/nginx.pid;
+error_log %[1]s/nginx.log warn;
+worker_processes auto;
+worker_rlimit_nofile 20000;
+events { worker_connections 8192; }
+http {
+  access_log off;
+  client_body_temp_path %[1]s/body;
+  proxy_temp_path %[1]s/proxy;
+  fastcgi_temp_path %[1]s/fastcgi;
+  uwsgi_temp_path %[1]s/uwsgi;
+  scgi_temp_path %[1]s/scgi;
+  keepalive_requests 10000000;
+  client_max_body_size 64m;
+  client_body_buffer_size 1m;
+  upstream engines {
+    least_conn;
+%[2]s    keepalive 256;
+    keepalive_requests 10000000;
+  }
+  server {
+    listen %[3]s;
+    location / {
+      proxy_pass http://engines;
+      proxy_http_version 1.1;
+      proxy_set_header Connection "";
+      proxy_buffering off;
+    }
+  }
+}
+`
+
+func (l *lab) startNginx(listen string) (*contender, error) {
+	if l.s.nginx == "" {
+		return nil, errAbsent
+	}
+	servers := ""
+	for _, a := range l.engineAddr {
+		servers += "    server " + a + ";\n"
+	}
+	conf := filepath.Join(l.s.dir, "nginx.conf")
+	text := fmt.Sprintf(nginxConf, l.s.dir, servers, listen)
+	if os.Getuid() == 0 {
+		text = "user root;\n" + text
+	}
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	cmd, err := l.spawn("nginx", l.s.nginx, "-p", l.s.dir, "-e", filepath.Join(l.s.dir, "nginx.log"), "-c", conf)
+	return &contender{addr: listen, cmd: cmd}, err
+}
+
+// spawn starts a process that ends with this one; its output goes to a log file.
+func (l *lab) spawn(name, path string, args ...string) (*exec.Cmd, error) {
+	f, err := os.Create(filepath.Join(l.s.dir, name+".out"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Stderr = f, f
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	return cmd, cmd.Start()
+}
+
+// log returns the end of what a process wrote.
+func (l *lab) log(name string) string {
+	b, err := os.ReadFile(filepath.Join(l.s.dir, name+".out"))
+	if err != nil || len(b) == 0 {
+		return ""
+	}
+	return "; it wrote:\n" + string(b[max(0, len(b)-2000):])
+}
+
+// wait blocks until the contender answers.
+func (c *contender) wait(ctx context.Context) error {
+	if c.cmd != nil {
+		c.pid = c.cmd.Process.Pid
+	}
+	url := c.ready
+	if url == "" {
+		url = "http://" + c.addr + "/health"
+	}
+	var last error
+	for range 100 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		resp, err := http.Get(url)
+		if err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = fmt.Errorf("%s: %s", url, resp.Status)
+		}
+		last = err
+		time.Sleep(100 * time.Millisecond)
+	}
+	return last
+}
+
+// stop ends every process that was started.
+func (l *lab) stop() {
+	var all []*exec.Cmd
+	for _, c := range l.contenders {
+		if c.cmd != nil {
+			all = append(all, c.cmd)
+		}
+	}
+	all = append(all, l.engine)
+	for _, c := range all {
+		if c == nil || c.Process == nil {
+			continue
+		}
+		done := make(chan struct{})
+		go func() { c.Wait(); close(done) }()
+		c.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-done:
+		case <-time.After(3 * time.Second):
+			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
+			<-done
+		}
+	}
+}
+
+// freeAddrs returns n loopback addresses whose ports are free now.
+func freeAddrs(n int) ([]string, error) {
+	var out []string
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer ln.Close()
+		out = append(out, ln.Addr().String())
+	}
+	return out, nil
+}
