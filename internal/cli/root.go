@@ -65,6 +65,12 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 		replicaCmd(e),
 		simCmd(e),
 		whatifCmd(e),
+		checkCmd(e),
+		envoyCmd(e),
+		statusCmd(e),
+		explainCmd(e),
+		configCmd(e),
+		drainCmd(e),
 		versionCmd(e),
 	)
 	return root
