@@ -37,7 +37,7 @@ func (ss *session) build() (*fleet.Request, *flow.Flow, []byte, *wire.Error) {
 	}
 	if ss.size == 0 {
 		pool, model, adapter, ok := o.Catalogue.Resolve("")
-		if ss.sawBody() && generates(ss.surface) {
+		if ss.gotBody && generates(ss.surface) {
 			return nil, nil, nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body is empty"}
 		}
 		if !ok {

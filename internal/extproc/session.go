@@ -34,6 +34,7 @@ type session struct {
 	surface      fleet.Surface
 	subset       subsetHint
 	body         mem.BufferSlice
+	gotBody      bool // a body message came; even an empty one is owed an answer
 	size         int
 	alias        string // name that the client used, where it is not the engine's
 
@@ -149,6 +150,7 @@ func (ss *session) requestBody(f *frame) error {
 		}
 		return nil
 	}
+	ss.gotBody = true
 	part := f.takeBody()
 	ss.size += part.Len()
 	ss.body = append(ss.body, part...)
@@ -218,7 +220,7 @@ func (ss *session) decide(trailers bool) error {
 	switch {
 	case ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial:
 		return ss.send(bufferedReply(set, body, dest))
-	case ss.requestMode != modeFullDuplexStreamed || ss.size == 0 && len(ss.body) == 0 && body == nil && !trailers && !ss.sawBody():
+	case ss.requestMode != modeFullDuplexStreamed || !ss.gotBody:
 		return ss.send(headersReply(respRequestHeaders, set, nil, clear, dest))
 	}
 	if err := ss.send(headersReply(respRequestHeaders, set, nil, clear, dest)); err != nil {
@@ -232,10 +234,6 @@ func (ss *session) decide(trailers bool) error {
 	}
 	return ss.send(streamedBody(respRequestBody, out, !trailers)...)
 }
-
-// sawBody reports whether a body message was received: even an empty one is owed
-// an answer.
-func (ss *session) sawBody() bool { return ss.body != nil }
 
 // destination is the ordered list of endpoints, the pick first.
 func (ss *session) destination() string {
