@@ -71,6 +71,7 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 		explainCmd(e),
 		configCmd(e),
 		drainCmd(e),
+		lintCmd(e),
 		versionCmd(e),
 	)
 	return root

@@ -39,7 +39,7 @@ func addKeys(file string, at MapAt, lines ...string) (Edit, bool) {
 		return Edit{}, false
 	case at.Flow:
 		return Edit{File: file, Line: at.Line, Col: at.Col + 1, Text: strings.Join(lines, ", ") + ", "}, true
-	case at.After == 0:
+	case at.After < 0:
 		return Edit{}, false
 	}
 	pad := strings.Repeat(" ", at.Indent)

@@ -61,6 +61,9 @@ func aggregated(g *signal, q string) string {
 	if g.query.Quantile {
 		agg = "max"
 	}
+	if len(g.query.Metrics) == 1 && q == g.query.Metrics[0] && g.obj.Namespace != "" {
+		q += fmt.Sprintf("{namespace=%q}", g.obj.Namespace) // the sum must not take in other namespaces
+	}
 	if rest, ok := strings.CutSuffix(q, "or vector(0)"); ok {
 		return agg + "(" + strings.TrimSpace(rest) + ") or vector(0)"
 	}

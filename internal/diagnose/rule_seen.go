@@ -236,8 +236,8 @@ func gpuInMessage(m string) bool {
 // checkEvents reports pods that cannot be placed, unless a rule on the manifest
 // already explains them.
 func checkEvents(s *Set, k *sink) {
-	for i := range k.out {
-		if k.out[i].Code == "rollout-deadlock" {
+	for i := range s.Workloads {
+		if stuckEvent(s, s.Workloads[i].Name) {
 			return
 		}
 	}

@@ -38,7 +38,7 @@ type MapAt struct {
 	Line, Col int  // of the first key, or of the opening brace
 	Flow      bool // written as {a: b}
 	Indent    int  // column of its keys, 0-based; block style only
-	After     int  // a line may be inserted after this line; block style only, 0: nowhere
+	After     int  // a line may be inserted after this line, 0 before the first; block style only, -1: nowhere
 }
 
 // Pair is one key with its value where the keys are free (labels, metadata).

@@ -169,6 +169,13 @@ type Set struct {
 	Seen Observed
 }
 
+// Empty reports whether nothing was read that a rule could look at.
+func (s *Set) Empty() bool {
+	o := &s.Seen
+	return s.Objects == 0 && len(o.Starts)+len(o.Nodes)+len(o.Pods)+len(o.Metrics)+len(o.Streams)+len(o.Vectors)+len(o.Events)+len(o.HPA)+len(o.Models) == 0 &&
+		!o.GPUQuota.Set && !o.PolicyModel.Set
+}
+
 // Observed is what is known of the running system. All of it is optional, and what
 // is absent is unknown.
 type Observed struct {

@@ -156,10 +156,14 @@ func (n node) span() diagnose.Span {
 	}
 	src := n.d.lines[s.Line-1]
 	s.Col = byteCol(src, n.y.Column)
-	if n.y.Kind != yaml.ScalarNode || s.Col < 1 || s.Col > len(src) {
+	if s.Col < 1 || s.Col > len(src) {
 		return s
 	}
 	rest := src[s.Col-1:]
+	if n.y.Kind != yaml.ScalarNode {
+		s.Len = flowLen(rest)
+		return s
+	}
 	switch {
 	case n.y.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 	case n.y.Style&yaml.SingleQuotedStyle != 0:
@@ -180,6 +184,32 @@ func byteCol(line string, col int) int {
 		i += size
 	}
 	return i + 1
+}
+
+// flowLen is the length of a mapping or list in flow style that ends on the line
+// where it begins, 0 for everything else.
+func flowLen(s string) int {
+	if s[0] != '{' && s[0] != '[' {
+		return 0
+	}
+	depth := 0
+	for i := 0; i < len(s); i++ {
+		switch s[i] {
+		case '"', '\'':
+			n := quotedLen(s[i:], s[i])
+			if n == 0 {
+				return 0
+			}
+			i += n - 1
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return 0
 }
 
 func quotedLen(s string, q byte) int {
@@ -211,11 +241,11 @@ func (n node) mapAt() diagnose.MapAt {
 		m.Flow = true
 		src := n.d.lines[m.Line-1]
 		if m.Col < 1 || m.Col > len(src) || src[m.Col-1] != '{' || len(n.y.Content) == 0 {
-			return diagnose.MapAt{Line: m.Line}
+			return diagnose.MapAt{}
 		}
 		return m
 	}
-	m.Indent = m.Col - 1
+	m.Indent, m.After = m.Col-1, -1
 	// A line can be added after a scalar that ends on the line where it begins.
 	for i := 0; i+1 < len(n.y.Content); i += 2 {
 		k, v := n.y.Content[i], n.y.Content[i+1]
@@ -227,6 +257,9 @@ func (n node) mapAt() diagnose.MapAt {
 			m.After = v.Line + n.d.start - 1
 			return m
 		}
+	}
+	if strings.TrimSpace(n.d.lines[m.Line-1][:m.Col-1]) == "" {
+		m.After = m.Line - 1
 	}
 	return m
 }
