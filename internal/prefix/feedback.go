@@ -49,11 +49,26 @@ func (a Agreement) Ratio() (float64, bool) {
 	return float64(a.Cached) / float64(a.Expected), true
 }
 
-// window is a ring of the last predictions.
+// window is a ring of the last predictions, with its sums.
 type window struct {
 	expected, cached [agreeWindow]int32
 	n, next          int
 	good             int // good predictions in a row since the last doubt
+	sum              Agreement
+}
+
+// add counts one prediction n times; n is 1 or -1.
+func (a *Agreement) add(expected, cached int32, n int) {
+	a.Requests += n
+	if expected == 0 {
+		return
+	}
+	a.Predicted += n
+	if cached == 0 {
+		a.Missed += n
+	}
+	a.Expected += int64(n) * int64(expected)
+	a.Cached += int64(n) * int64(min(cached, expected))
 }
 
 // Feedback records how many prompt tokens the engine reported as cached for a
@@ -67,7 +82,11 @@ func (x *Index) Feedback(slot int32, expectedTokens, cachedTokens int) {
 		return
 	}
 	w := &l.agree
+	if w.n == agreeWindow {
+		w.sum.add(w.expected[w.next], w.cached[w.next], -1)
+	}
 	w.expected[w.next], w.cached[w.next] = int32(expectedTokens), int32(cachedTokens)
+	w.sum.add(w.expected[w.next], w.cached[w.next], 1)
 	w.next = (w.next + 1) % agreeWindow
 	w.n = min(w.n+1, agreeWindow)
 	bad := float64(cachedTokens) < badShare*float64(expectedTokens)
@@ -100,19 +119,7 @@ func (x *Index) Agreement(slot int32) Agreement {
 	if l == nil {
 		return Agreement{}
 	}
-	w := &l.agree
-	a := Agreement{Requests: w.n}
-	for i := range w.n {
-		if w.expected[i] == 0 {
-			continue
-		}
-		a.Predicted++
-		if w.cached[i] == 0 {
-			a.Missed++
-		}
-		a.Expected += int64(w.expected[i])
-		a.Cached += int64(min(w.cached[i], w.expected[i]))
-	}
+	a := l.agree.sum
 	a.Disagrees = a.Predicted >= agreeMin && float64(a.Cached) < disagreeShare*float64(a.Expected)
 	return a
 }

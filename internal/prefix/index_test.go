@@ -175,6 +175,22 @@ func TestDisagreementIsSeen(t *testing.T) {
 	}
 }
 
+func TestAgreementForgets(t *testing.T) {
+	x := NewIndex(Options{})
+	x.Add(0, 1000)
+	for range 100 {
+		x.Feedback(0, 800, 0)
+	}
+	for i := range agreeWindow {
+		x.Feedback(0, 100, i%2*200) // every second one has more than expected
+	}
+	a := x.Agreement(0)
+	want := Agreement{Requests: agreeWindow, Predicted: agreeWindow, Missed: agreeWindow / 2, Expected: 100 * agreeWindow, Cached: 50 * agreeWindow}
+	if a != want {
+		t.Errorf("%+v, want %+v", a, want)
+	}
+}
+
 func TestCapacityFollowsTheEngine(t *testing.T) {
 	x := NewIndex(Options{})
 	x.Add(0, 0)
