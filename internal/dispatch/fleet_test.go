@@ -36,6 +36,7 @@ type world struct {
 	sent      []int // per replica
 	picks     []int // replica of each send, in order
 	onSend    func(Send)
+	onFirst   func(*fleet.Request)
 }
 
 type live struct {
@@ -197,6 +198,9 @@ func (w *world) handle(core int, e engine.Event) {
 		l.cached = e.Cached
 	case engine.EventFirstToken:
 		l.first = w.now
+		if w.onFirst != nil {
+			w.onFirst(l.req)
+		}
 		w.carry(w.d.FirstToken(w.now, l.ticket, w.sends[:0]))
 	case engine.EventFinished:
 		w.d.Progress(w.now, l.ticket, l.out-1)

@@ -31,6 +31,9 @@ const (
 	slowPrior  = 1.0
 	fastest    = 0.7
 	slowest    = 1.4
+	// slowHalfLife is how long evidence against an endpoint lasts, seconds: what
+	// got slow gets a trial again even where nothing is sent to it any more.
+	slowHalfLife = 60
 )
 
 // mean is a moving mean with a prior.
@@ -187,9 +190,9 @@ type speed struct {
 	last     fleet.Time
 	dirty    bool // something was in it whose first token does not show
 
-	done  float64 // seconds of prefill work that got first tokens, since the start
-	slow  scale
-	known bool
+	done   float64 // seconds of prefill work that got first tokens, since the start
+	slow   scale
+	slowAt fleet.Time // when slow was aged last
 }
 
 func (p *speed) begin(now fleet.Time) {
@@ -256,6 +259,16 @@ func (d *Dispatch) sawSpeed(i int32, observed, expected float64) {
 	}
 	p.slow.add(observed, expected/s.Speed, slowMemory)
 	d.setSpeed(i)
+}
+
+// forgive ages the evidence on an endpoint's speed.
+func (p *speed) forgive(now fleet.Time) {
+	keep := math.Exp2(-now.Seconds(p.slowAt) / slowHalfLife)
+	p.slowAt = now
+	if p.slow.expected > 0 {
+		p.slow.observed = slowPrior + (p.slow.observed-slowPrior)*keep
+		p.slow.expected = slowPrior + (p.slow.expected-slowPrior)*keep
+	}
 }
 
 // setSpeed derives the slot's speed from what was observed and from slow probes: an

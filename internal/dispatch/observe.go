@@ -59,7 +59,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	}
 	if cold {
 		a.lora = a.lora[:0]
-		a.speed = speed{since: d.now}
+		a.speed = speed{since: d.now, slowAt: d.now}
 	}
 	s.State, a.url = e, e.URL
 	s.Drop = phaseDrop(&e.Endpoint)
@@ -74,6 +74,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 		a.breaker.alive(e)
 	}
 	a.scrape.keep(e)
+	a.speed.forgive(d.now)
 	d.setSpeed(i)
 	d.refresh(i)
 }
