@@ -168,7 +168,7 @@ func (f *loadFlags) check(c *cobra.Command) error {
 func (f *loadFlags) spec() workload.Spec {
 	return workload.Spec{
 		Kind: f.kind, Seed: f.seed, Rate: f.rate, CV: f.cv, Share: f.share,
-		Adapters: f.adapters, MaxContext: f.maxContext, Open: f.openLoop,
+		Adapters: f.adapters, MaxContext: f.maxContext, Open: f.openLoop, Steady: f.rate > 0,
 	}
 }
 

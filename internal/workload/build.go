@@ -194,7 +194,7 @@ func (b *builder) finish(s *Session) {
 		}
 		if i > 0 {
 			at += d.think
-			if sp.Open && sp.Kind != KindCode {
+			if sp.Kind != KindCode { // an answer of 50 tokens a second, while one types on
 				at += time.Duration(b.turns[i-1].output) * 20 * time.Millisecond
 			}
 		}

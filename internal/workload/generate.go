@@ -3,6 +3,8 @@
 package workload
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -19,12 +21,14 @@ type Generator struct {
 	n        uint64
 	clock    float64 // seconds
 	burst    []*Session
+	carry    []*Session // of a steady start, ordered by Start
+	ahead    *Session   // drawn already, behind carry
 	mixed    []*Generator
 }
 
 // probes is how many sessions are drawn ahead to learn how many requests a session
 // has on average, which turns a rate of requests into one of sessions.
-const probes = 400
+const probes = 256
 
 // NewGenerator returns the stream of s.
 func NewGenerator(s Spec) (*Generator, error) {
@@ -36,15 +40,20 @@ func NewGenerator(s Spec) (*Generator, error) {
 		g.mixed = mixOf(s)
 	}
 	if s.Rate > 0 {
-		turns := 0
+		turns, longest := 0, time.Duration(0)
 		for i := uint64(1); i <= probes; i++ {
-			n := len(g.session(^i, 0).Turns)
+			p := g.session(^i, 0)
+			n := len(p.Turns)
+			longest = max(longest, p.Turns[n-1].At)
 			if n == 1 {
 				n = max(1, s.Siblings)
 			}
 			turns += n
 		}
 		g.rate = s.Rate * probes / float64(turns)
+		if s.Steady {
+			g.warm(longest)
+		}
 	}
 	return g, nil
 }
@@ -82,8 +91,45 @@ func mixOf(s Spec) []*Generator {
 	return parts
 }
 
+// warm draws the sessions that began within the time before the start and are not
+// over by then.
+func (g *Generator) warm(before time.Duration) {
+	const most = 1e5 // sessions, however long one of them may last
+	g.clock = -min(before.Seconds(), most/g.rate)
+	s := g.draw()
+	for ; s.Start < 0; s = g.draw() {
+		for len(s.Turns) > 0 && s.Turns[0].At < 0 {
+			s.Turns = s.Turns[1:]
+		}
+		if len(s.Turns) > 0 {
+			s.Start = s.Turns[0].At
+			g.carry = append(g.carry, s)
+		}
+	}
+	g.ahead = s
+	slices.SortStableFunc(g.carry, func(a, b *Session) int { return cmp.Compare(a.Start, b.Start) })
+}
+
 // Next implements Source; it never ends.
 func (g *Generator) Next() *Session {
+	if len(g.carry) == 0 && g.ahead == nil {
+		return g.draw()
+	}
+	if g.ahead == nil {
+		g.ahead = g.draw()
+	}
+	s := g.ahead
+	if len(g.carry) > 0 && g.carry[0].Start < s.Start {
+		s = g.carry[0]
+		g.carry = g.carry[1:]
+		return s
+	}
+	g.ahead = nil
+	return s
+}
+
+// draw returns the next session by the time of its arrival.
+func (g *Generator) draw() *Session {
 	if len(g.burst) > 0 {
 		s := g.burst[0]
 		g.burst = g.burst[1:]

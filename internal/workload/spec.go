@@ -78,6 +78,10 @@ type Spec struct {
 	// MaxContext ends a session before prompt and answer of a turn exceed it; 0:
 	// no limit.
 	MaxContext int
+	// Steady begins in the middle of the traffic: sessions that would have begun
+	// earlier are there with their remaining turns, so that the rate holds from the
+	// start. It needs a Rate.
+	Steady bool
 	// Open sends every turn at a time of its own instead of after the answer.
 	Open bool
 

@@ -5,6 +5,7 @@ package workload
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -170,15 +171,7 @@ func (t *Trace) finish(o ReadOptions) {
 			}
 		}
 	}
-	slices.SortStableFunc(t.Sessions, func(a, b *Session) int {
-		switch {
-		case a.Start < b.Start:
-			return -1
-		case a.Start > b.Start:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(t.Sessions, func(a, b *Session) int { return cmp.Compare(a.Start, b.Start) })
 	first := t.Sessions[0].Start
 	for _, s := range t.Sessions {
 		s.Start -= first

@@ -3,6 +3,7 @@
 package workload
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -223,15 +224,7 @@ func (t *Trace) Add(o *Trace) error {
 	}
 	t.Clients = append(t.Clients, o.Clients...)
 	t.Sessions = append(t.Sessions, o.Sessions...)
-	slices.SortStableFunc(t.Sessions, func(a, b *Session) int {
-		switch {
-		case a.Start < b.Start:
-			return -1
-		case a.Start > b.Start:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(t.Sessions, func(a, b *Session) int { return cmp.Compare(a.Start, b.Start) })
 	t.Requests += o.Requests
 	t.Span = max(t.Span, o.Span)
 	t.BlockTokens = max(t.BlockTokens, o.BlockTokens)
