@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/penstock-project/penstock/internal/sim"
+)
+
+// printSuite writes the report of a suite for people.
+func printSuite(w io.Writer, r *sim.Report) {
+	fmt.Fprintf(w, "%d cells, seed %d. Ratios are to the best of the eleven peers of each cell.\n\n", len(r.Cells), r.Seed)
+	fmt.Fprintf(w, "%-16s %8s %8s %8s %8s %8s\n", "policy", "TTFT", "worst", "E2E", "p99 TTFT", "SLO")
+	for _, p := range r.Policies {
+		fmt.Fprintf(w, "%-16s %8.3f %8.2f %8.3f %8.3f %7.1f%%\n", p.Name, p.Geomean, p.Worst, p.E2E, p.P99, p.SLO*100)
+	}
+	fmt.Fprintf(w, "\nmean TTFT  %.3f [%.3f, %.3f], without selection bias %.3f, worst %.2f (%s)\n",
+		r.Geomean, r.Interval[0], r.Interval[1], r.Unbiased, r.Worst, r.WorstCell)
+	fmt.Fprintf(w, "           %.1f %% of cells at or under 1.05, %.1f %% at or under 1.2; best single peer %s %.3f\n",
+		r.Within105*100, r.Within120*100, r.BestSingle.Name, r.BestSingle.Geomean)
+	fmt.Fprintf(w, "E2E        %.3f [%.3f, %.3f], without selection bias %.3f, worst %.2f (%s)\n",
+		r.E2E.Geomean, r.E2E.Interval[0], r.E2E.Interval[1], r.E2E.Unbiased, r.E2E.Worst, r.E2E.WorstCell)
+	fmt.Fprintf(w, "p99 TTFT   %.3f [%.3f, %.3f], without selection bias %.3f, worst %.2f (%s)\n",
+		r.P99.Geomean, r.P99.Interval[0], r.P99.Interval[1], r.P99.Unbiased, r.P99.Worst, r.P99.WorstCell)
+	fmt.Fprintf(w, "SLO share  %.3f; best peer %s %.3f\n", r.SLO.Ours, r.SLO.BestPeer, r.SLO.Best)
+	if r.Flood != nil {
+		fmt.Fprintf(w, "flood      victims see %.2f times their TTFT alone in the mean, %.2f at worst, over %d cells\n",
+			r.Flood.Mean, r.Flood.Worst, len(r.Flood.Cells))
+	}
+	fmt.Fprintf(w, "\n%-14s %6s %8s %18s %8s %8s %10s\n", "load", "cells", "TTFT", "95 % interval", "worst", "<= 1.05", "SLO (peer)")
+	for _, b := range sim.LoadBands() {
+		if x, ok := r.ByLoad[b]; ok {
+			printRatios(w, b, &x)
+			s := r.SLO.ByLoad[b]
+			fmt.Fprintf(w, " %5.1f%% (%.1f%%)\n", s.Ours*100, s.Best*100)
+		}
+	}
+	fmt.Fprintf(w, "\n%-14s %6s %8s %18s %8s %8s\n", "family", "cells", "TTFT", "95 % interval", "worst", "<= 1.05")
+	for _, f := range keysInOrder(r.ByFamily) {
+		x := r.ByFamily[f]
+		printRatios(w, f, &x)
+		fmt.Fprintln(w)
+	}
+}
+
+func printRatios(w io.Writer, name string, x *sim.Ratios) {
+	fmt.Fprintf(w, "%-14s %6d %8.3f   [%6.3f, %6.3f] %8.2f %7.1f%%", name, x.Cells, x.Geomean, x.Interval[0], x.Interval[1], x.Worst, x.Within105*100)
+}
+
+// printCompare writes a comparison for people.
+func printCompare(w io.Writer, r *sim.Comparison) {
+	fmt.Fprintf(w, "%s: %s requests on %d x %s, %s KV tokens each, index %s\n\n",
+		r.Trace, withCommas(r.Requests), r.Replicas, r.Engine, withCommas(r.KVTokens), r.Index)
+	fmt.Fprintf(w, "%-16s %10s %10s %10s %9s %7s %7s %9s %6s\n", "policy", "TTFT mean", "p99", "E2E mean", "TPOT", "hits", "SLO", "imbalance", "failed")
+	for _, name := range r.Order {
+		x := r.Policies[name]
+		fmt.Fprintf(w, "%-16s %10s %10s %10s %9s %6.1f%% %6.1f%% %9.2f %6d\n", name, milliText(x.TTFTMean), milliText(x.TTFTP99),
+			milliText(x.E2EMean), milliText(x.TPOT), x.HitRatio*100, x.SLOShare*100, x.Imbalance, x.Failed)
+	}
+	if r.Regret > 0 {
+		fmt.Fprintf(w, "\nregret %.3f against the best peer, %s\n", r.Regret, r.BestPeer)
+	}
+}
+
+// printWhatIf writes the answer to a what-if question for people.
+func printWhatIf(w io.Writer, r *sim.WhatIf) {
+	fmt.Fprintf(w, "%d replicas, %.0f %% of prompt tokens shareable, %s requests of %s traffic\n\n", r.Replicas, r.Shared*100, withCommas(r.Requests), r.Workload)
+	fmt.Fprintf(w, "%-22s %8s %8s\n", "prefix cache hits", "random", "aware")
+	fmt.Fprintf(w, "%-22s %7.1f%% %7.1f%%\n", "formula (s/R, 0.8 s)", r.Formula.Random*100, r.Formula.Aware*100)
+	fmt.Fprintf(w, "%-22s %7.1f%% %7.1f%%\n", "measured", r.Measured.Random*100, r.Measured.Aware*100)
+	fmt.Fprintf(w, "%-22s %8s %8s\n", "mean TTFT", milliText(r.TTFT.Random), milliText(r.TTFT.Aware))
+	fmt.Fprintf(w, "\nby the formula %.0f %% of the prefill compute is saved\n", r.Formula.ComputeSaved*100)
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+}
