@@ -64,7 +64,6 @@ func (c *call) apply(d *Dispatch) (line string, sends []Send, t Ticket, v Verdic
 type model struct {
 	t       *rapid.T
 	d       *Dispatch
-	o       func() Options
 	now     fleet.Time
 	version uint64
 	snap    *fleet.Snapshot

@@ -138,23 +138,36 @@ func (d *Decision) CopyFrom(s *Decision, max int) {
 	c := d.Candidates[:0]
 	*d = *s
 	d.Index = -1
-	limit, room := math.Inf(1), len(s.Candidates)
-	if room > max {
-		limit, room = cheapest(s.Candidates, max), max
+	limit, equal := math.Inf(1), 0
+	all := len(s.Candidates) <= max
+	if !all {
+		// Below the limit there are fewer than max; of those at the limit as many
+		// are kept as there is room for, one place less where the choice is none of
+		// those below.
+		limit = cheapest(s.Candidates, max)
+		equal = max
+		for i := range s.Candidates {
+			if x := &s.Candidates[i]; x.Drop == DropNone && x.CostMS < limit || int32(i) == s.Index {
+				equal--
+			}
+		}
 	}
 	for i := range s.Candidates {
 		x := &s.Candidates[i]
-		switch {
-		case x.Endpoint == "":
+		if x.Endpoint == "" {
 			continue
+		}
+		switch {
 		case int32(i) == s.Index:
 			d.Index = int32(len(c))
-		case room == 0 || room == 1 && int32(i) < s.Index || !math.IsInf(limit, 1) && (x.Drop != DropNone || x.CostMS > limit):
+		case all || x.Drop == DropNone && x.CostMS < limit:
+		case x.Drop == DropNone && x.CostMS == limit && equal > 0:
+			equal--
+		default:
 			d.Omitted++
 			continue
 		}
 		c = append(c, *x)
-		room--
 	}
 	d.Candidates = c
 }
