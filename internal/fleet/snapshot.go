@@ -12,6 +12,9 @@ type Endpoint struct {
 	Since  Time     // when Phase began; 0 unknown
 	Rank   int      // data-parallel rank, -1 where ranks are not endpoints
 	Models []string // model names that the engine serves, as it lists them
+	// AdapterNames are those of Models that are LoRA adapters on another one, where
+	// the engine tells.
+	AdapterNames []string
 	// Reason says why Phase is what it is ("/health 503", "drained by operator").
 	Reason string
 	Engine string // "vllm", "sglang", "tgi", "llamacpp", "trtllm", "triton", "ollama"; "" unknown

@@ -34,7 +34,7 @@ type endpoint struct {
 
 	gate    gate
 	engine  Engine
-	models  []string
+	list    served
 	sig     fleet.Signals
 	backoff int // scrape interval, as a multiple
 	memory  []fleet.Adapter
@@ -116,16 +116,15 @@ func sleep(ctx context.Context, d time.Duration) {
 func (e *endpoint) look(ctx context.Context, models bool) (read bool) {
 	v, reason := e.probe.health(ctx)
 	if v == lookReady && models {
-		var names []string
-		var eng Engine
-		names, eng, v, reason = e.probe.models(ctx)
+		var list served
+		list, v, reason = e.probe.models(ctx)
 		if v == lookReady {
 			read = true
-			e.models = names
+			e.list = list
 			if e.engine == EngineUnknown {
-				e.engine = eng
+				e.engine = list.engine
 			}
-			if want := e.o.wanted(); !listsAny(names, want) {
+			if want := e.o.wanted(); !listsAny(list.names, want) {
 				v, reason = lookLoading, "model "+strings.Join(want, " or ")+" is not listed yet"
 				if len(want) == 0 {
 					reason = "no model is listed yet"
@@ -207,7 +206,7 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 		e.memory = nil
 	}
 	e.known = out.AdaptersComplete
-	e.memory = remember(e.memory, &sig, e.models, e.known)
+	e.memory = remember(e.memory, &sig, e.list.names, e.known)
 	sig.Adapters = e.memory
 	e.sig = sig
 	return restarted
@@ -256,7 +255,7 @@ func (e *endpoint) compose() {
 	t := e.target
 	s := fleet.EndpointState{
 		Endpoint: fleet.Endpoint{
-			ID: t.ID, URL: t.URL, Models: e.models, Engine: e.engine.String(),
+			ID: t.ID, URL: t.URL, Models: e.list.names, AdapterNames: e.list.adapters, Engine: e.engine.String(),
 			Phase: e.gate.phase, Since: e.gate.since, Reason: e.gate.reason, Slow: e.gate.slow,
 		},
 		Signals: e.sig,

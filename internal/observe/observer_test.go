@@ -160,6 +160,9 @@ func TestColdReplicaGetsNoTraffic(t *testing.T) {
 		if d := cmp.Diff([]string{"ad", "m"}, e.Models); d != "" {
 			t.Error(d)
 		}
+		if d := cmp.Diff([]string{"ad"}, e.AdapterNames); d != "" {
+			t.Error(d)
+		}
 		time.Sleep(2 * time.Second)
 		if e = state()["a:1"]; e.Running.V != 1 || e.Engine != "vllm" || e.ScrapeError != "" {
 			t.Errorf("signals %+v, engine %q", e.Signals, e.Engine)
@@ -578,9 +581,9 @@ func FuzzTargets(f *testing.F) {
 func FuzzModels(f *testing.F) {
 	f.Add([]byte(`{"object":"list","data":[{"id":"m","owned_by":"vllm"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		names, _, err := parseModels(b)
-		if err == nil && (slices.Contains(names, "") || !slices.IsSorted(names)) {
-			t.Fatalf("%q", names)
+		list, err := parseModels(b)
+		if err == nil && (slices.Contains(list.names, "") || !slices.IsSorted(list.names)) {
+			t.Fatalf("%q", list.names)
 		}
 	})
 }

@@ -80,55 +80,67 @@ type modelList struct {
 	Data []struct {
 		ID      string `json:"id"`
 		OwnedBy string `json:"owned_by"`
+		Parent  string `json:"parent"` // of an adapter
 	} `json:"data"`
 }
 
+// served is what an engine lists.
+type served struct {
+	names    []string // sorted, adapters included
+	adapters []string // those that are adapters
+	engine   Engine
+}
+
 // models asks /v1/models.
-func (p *prober) models(ctx context.Context) (names []string, e Engine, v verdict, reason string) {
+func (p *prober) models(ctx context.Context) (list served, v verdict, reason string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	res, err := p.get(ctx, "/v1/models")
 	if err != nil {
 		v, reason = judgeError(err, "/v1/models")
-		return nil, EngineUnknown, v, reason
+		return list, v, reason
 	}
 	defer drop(res)
 	switch s := res.StatusCode; {
 	case s == http.StatusUnauthorized || s == http.StatusForbidden:
-		return nil, EngineUnknown, lookLoading, fmt.Sprintf("/v1/models answers %d: the replica asks for a key; set engine.apiKeyFile", s)
+		return list, lookLoading, fmt.Sprintf("/v1/models answers %d: the replica asks for a key; set engine.apiKeyFile", s)
 	case s != http.StatusOK:
-		return nil, EngineUnknown, lookLoading, fmt.Sprintf("/v1/models answers %d", s)
+		return list, lookLoading, fmt.Sprintf("/v1/models answers %d", s)
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxModelsBody))
 	if err != nil {
 		v, reason = judgeError(err, "/v1/models")
-		return nil, EngineUnknown, v, reason
+		return list, v, reason
 	}
-	names, e, err = parseModels(body)
+	list, err = parseModels(body)
 	if err != nil {
-		return nil, EngineUnknown, lookLoading, "/v1/models: " + err.Error()
+		return list, lookLoading, "/v1/models: " + err.Error()
 	}
-	return names, e, lookReady, ""
+	return list, lookReady, ""
 }
 
-func parseModels(body []byte) ([]string, Engine, error) {
+func parseModels(body []byte) (served, error) {
 	var list modelList
+	var out served
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, EngineUnknown, errors.New("the answer is not a list of models")
+		return out, errors.New("the answer is not a list of models")
 	}
-	var names []string
-	e := EngineUnknown
 	for _, m := range list.Data {
 		if m.ID == "" {
 			continue
 		}
-		names = append(names, m.ID)
-		if e == EngineUnknown {
-			e = ownerEngine(m.OwnedBy)
+		out.names = append(out.names, m.ID)
+		if m.Parent != "" && m.Parent != m.ID {
+			out.adapters = append(out.adapters, m.ID)
+		}
+		if out.engine == EngineUnknown {
+			out.engine = ownerEngine(m.OwnedBy)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), e, nil
+	slices.Sort(out.names)
+	slices.Sort(out.adapters)
+	out.names, out.adapters = slices.Compact(out.names), slices.Compact(out.adapters)
+	return out, nil
 }
 
 // scrape reads the metrics into sig. On error sig is not touched.
