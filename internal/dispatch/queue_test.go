@@ -210,3 +210,26 @@ func TestBuckets(t *testing.T) {
 		t.Errorf("buckets end at %d", last)
 	}
 }
+
+// A held request whose cache is pushed out meanwhile is asked again, and moves where
+// that is better.
+func TestQueueAsksAgain(t *testing.T) {
+	p := testProfile()
+	p.KVTokens = 40_000
+	w := newWorld(t, 3, p, Options{Queue: true, Fixed: true})
+	rng := rand.New(rand.NewPCG(8, 9))
+	why := map[string]int{}
+	w.onSend = func(s Send) { why[s.Decision.Why]++ }
+	at := w.now
+	for k := range 1500 { // more conversations than the caches hold
+		at += fleet.Time(rng.ExpFloat64() * 9e7)
+		w.timers = append(w.timers, arrival{at, prompt(16, part{uint64(rng.IntN(30)) << 20, 5000}, part{uint64(100 + k), 100}), 20 + rng.IntN(60)})
+	}
+	w.run(fleet.Never)
+	w.check()
+	tot := w.d.Totals(w.now)
+	t.Logf("moved %d, stolen %d, why %v, hit %.2f", tot.Moved, tot.Stolen, why, float64(w.cached)/float64(w.prompt))
+	if tot.Moved == 0 || tot.Stolen == 0 || w.finished != 1500 {
+		t.Errorf("moved %d, stolen %d, finished %d", tot.Moved, tot.Stolen, w.finished)
+	}
+}

@@ -55,7 +55,7 @@ func (g *Grant) open(v *dispatch.Verdict, now fleet.Time) {
 	if c.Arrived == 0 || c.Arrived > now {
 		c.Arrived = now
 	}
-	if v.Decision != nil {
+	if v.Decision != nil && v.Kind != dispatch.Sent { // take copies that of a send
 		c.Decision.CopyFrom(v.Decision, route.MaxCaptured)
 	}
 	g.capture.Store(c)
