@@ -38,6 +38,9 @@ type loadFlags struct {
 	factor             int
 	noJitter, openLoop bool
 
+	sweeps  bool
+	sloTTFT time.Duration
+
 	kind  workload.Kind   // what workload names
 	trace *workload.Trace // what traces hold; nil for synthetic traffic
 }
@@ -60,6 +63,7 @@ The exit code is 1 when every request failed.`,
 		Example: `  penstock load --target http://127.0.0.1:8080 --workload chat --rate 20 --duration 1m
   penstock load --workload agent --concurrency 16 --requests 500 -o json
   penstock load --trace access.csv --speedup 10
+  penstock load --sweep --slo-ttft 1s --workload chat
   penstock load --trace conversation_trace.jsonl --speedup 20 --duration 1m`,
 		Args: noArgs,
 	})
@@ -90,6 +94,8 @@ The exit code is 1 when every request failed.`,
 	fl.IntVar(&f.factor, "factor", 1, "lay so many shifted copies of the trace over each other")
 	fl.BoolVar(&f.noJitter, "no-jitter", false, "leave coarse time stamps of the trace as they are")
 	fl.BoolVar(&f.openLoop, "open", false, "send the turns of a session at their own times instead of after the answer")
+	fl.BoolVar(&f.sweeps, "sweep", false, "find the highest rate at which 99 % of the first tokens come within --slo-ttft; --duration is that of one step")
+	fl.DurationVar(&f.sloTTFT, "slo-ttft", 2*time.Second, "sweep: limit of the time to first token")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := f.check(c); err != nil {
 			return err
@@ -153,6 +159,9 @@ func (f *loadFlags) check(c *cobra.Command) error {
 			return usagef("", "--%s must be more than 0", v.flag)
 		}
 	}
+	if f.sweeps {
+		return f.checkSweep(c)
+	}
 	if len(f.traces) == 0 {
 		if f.rate == 0 && f.concurrency == 0 {
 			f.concurrency = 8
@@ -160,6 +169,28 @@ func (f *loadFlags) check(c *cobra.Command) error {
 		if f.requests == 0 && f.duration == 0 {
 			f.duration = 30 * time.Second
 		}
+	}
+	return nil
+}
+
+// checkSweep is check for --sweep, whose steps are open loops of one length.
+func (f *loadFlags) checkSweep(c *cobra.Command) error {
+	for _, n := range []string{"trace", "concurrency", "requests"} {
+		if c.Flags().Changed(n) {
+			return usagef("a sweep sends synthetic traffic at rates of its own", "--%s does not go with --sweep", n)
+		}
+	}
+	if !f.stream {
+		return usagef("", "--sweep needs --stream: without it there is no time to first token")
+	}
+	if f.sloTTFT <= 0 {
+		return usagef("", "--slo-ttft must be more than 0")
+	}
+	if f.rate == 0 {
+		f.rate = 4
+	}
+	if f.duration == 0 {
+		f.duration = 10 * time.Second
 	}
 	return nil
 }
@@ -276,6 +307,9 @@ func (f *loadFlags) run(e *Env, output string) error {
 	target, err := f.connect(e.Context)
 	if err != nil {
 		return err
+	}
+	if f.sweeps {
+		return f.sweep(e, target, output)
 	}
 	src, name, err := f.source()
 	if err != nil {

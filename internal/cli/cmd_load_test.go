@@ -113,6 +113,8 @@ func TestLoadRefusesBadFlags(t *testing.T) {
 		{"--trace " + bad, "--trace: bad.csv:2: output_tokens: \"x\" is no number"},
 		{"--trace /does/not/exist", "no such file"},
 		{"--trace - --format yaml", `--format: format "yaml" is unknown`},
+		{"--sweep --trace x", "--trace does not go with --sweep"},
+		{"--sweep --stream=false", "--sweep needs --stream"},
 		{"--api grpc", `--api "grpc" is unknown`},
 		{"--target localhost:80", "is no base URL"},
 		{"--api-key-file /does/not/exist", "--api-key-file"},
@@ -132,6 +134,20 @@ func TestLoadTargetNotThere(t *testing.T) {
 	code, _, errs := loadEnv(t, "", "--target", srv.URL)
 	if code != ExitUnreachable || !strings.Contains(errs, "cannot ask "+srv.URL) || !strings.Contains(errs, "hint:") {
 		t.Errorf("exit %d, %q", code, errs)
+	}
+}
+
+func TestLoadSweepWithoutCapacity(t *testing.T) {
+	code, out, errs := loadEnv(t, "", "--target", engineStub(t, true), "--sweep", "--rate", "0.08", "--duration", "50ms", "-o", "json")
+	var r struct {
+		Schema string
+		Sweep  sweepResult
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != ExitFindings {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
+	}
+	if r.Schema != load.Schema || r.Sweep.CapacityS != 0 || len(r.Sweep.Steps) == 0 {
+		t.Errorf("%s", out)
 	}
 }
 
