@@ -20,6 +20,9 @@ type Seq struct {
 	PromptTokens int    // at least 1
 	OutputTokens int    // tokens until the sequence ends by itself; at least 1
 	Adapter      string // LoRA adapter; "" for the base model
+	// Known prompt tokens count as cached whatever the cache holds, for replays of
+	// measurements that tell the hit and not the prompt. Usually 0.
+	Known int
 }
 
 // EventKind says what happened to a sequence.

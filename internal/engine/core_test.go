@@ -60,6 +60,9 @@ func drawSeq(t *rapid.T, p *Profile, id uint64) Seq {
 		}
 	}
 	s.Blocks = chain(path)
+	if rapid.IntRange(0, 9).Draw(t, "known") == 0 {
+		s.Known = rapid.IntRange(0, p.KVTokens).Draw(t, "known tokens")
+	}
 	if rapid.IntRange(0, 2).Draw(t, "lora") == 0 {
 		s.Adapter = fmt.Sprintf("a%d", rapid.IntRange(0, 3).Draw(t, "adapter"))
 		for i := range s.Blocks { // the adapter is part of the key

@@ -198,7 +198,7 @@ func (c *refCore) begin() {
 		s.named, s.anon = hit, need
 		c.anon += need
 		c.evict()
-		s.computed = hit * c.p.BlockTokens
+		s.computed = max(hit*c.p.BlockTokens, min(s.Known, s.PromptTokens-1))
 		if !s.admitted {
 			s.admitted, s.cached = true, s.computed
 			c.stats.CacheQueries += int64(s.PromptTokens)

@@ -183,7 +183,7 @@ func (c *Core) admit(out []Event, plan *prefillPlan) []Event {
 		s.named, s.anon = int32(hit), int32(need)
 		c.kv.anon += need
 		c.kv.evict()
-		s.computed = int32(hit * c.p.BlockTokens)
+		s.computed = int32(max(hit*c.p.BlockTokens, min(s.seq.Known, s.seq.PromptTokens-1)))
 		if !s.admitted {
 			s.admitted, s.cached = true, s.computed
 			c.n.queries += int64(s.seq.PromptTokens)

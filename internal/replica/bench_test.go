@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,4 +77,34 @@ func BenchmarkStreams(b *testing.B) {
 	b.ReportMetric((cpuSeconds()-cpu)/frames*1e6, "cpu-us/frame")
 	b.ReportMetric(frames/elapsed, "frames/s")
 	b.ReportMetric((cpuSeconds()-cpu)/elapsed, "cores")
+}
+
+// BenchmarkLongPrompt measures what a prompt of 400 KB costs before the engine sees it.
+func BenchmarkLongPrompt(b *testing.B) {
+	s, err := New(Options{Models: []string{"tiny"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	body := fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":"%s"}],"max_tokens":10}`, strings.Repeat("All work and no play. ", 400_000/22))
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		r, err := http.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		if err != nil {
+			b.Fatal(err)
+		}
+		var q chatRequest
+		c := &call{}
+		if err := readBody(r, &q); err != nil {
+			b.Fatal(err)
+		}
+		var bad *apiError
+		if c.tokens, bad = renderChat(*q.Messages, q.Tools, true); bad != nil {
+			b.Fatal(bad)
+		}
+		if bad = s.finish(c, &q.params); bad != nil {
+			b.Fatal(bad)
+		}
+		s.job(c)
+	}
 }

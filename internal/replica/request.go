@@ -3,6 +3,7 @@
 package replica
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -76,14 +77,16 @@ func readBody(r *http.Request, v any) *apiError {
 	if ct, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); ct != "" && !strings.EqualFold(strings.TrimSpace(ct), "application/json") {
 		return invalidBody("", "Unsupported Media Type: Only 'application/json' is allowed")
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	if err != nil {
+	var buf bytes.Buffer
+	buf.Grow(int(min(max(r.ContentLength, 0), maxBody)) + bytes.MinRead)
+	if _, err := buf.ReadFrom(io.LimitReader(r.Body, maxBody+1)); err != nil {
 		return invalidBody("", "reading the body: %v", err)
 	}
+	data := buf.Bytes()
 	if len(data) > maxBody {
 		return &apiError{http.StatusRequestEntityTooLarge, "Request Entity Too Large", "", fmt.Sprintf("the body is longer than %d bytes", maxBody)}
 	}
-	err = json.Unmarshal(data, v, lenient)
+	err := json.Unmarshal(data, v, lenient)
 	var syntax *jsontext.SyntacticError
 	var semantic *json.SemanticError
 	switch {

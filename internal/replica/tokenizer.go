@@ -4,6 +4,7 @@ package replica
 
 import (
 	"encoding/binary"
+	"slices"
 	"strconv"
 
 	"github.com/zeebo/xxh3"
@@ -36,6 +37,7 @@ var specialText = [...]string{"", "<|begin|>", "<|head|>", "<|/head|>", "<|end|>
 
 // appendTokens appends the tokens of text to dst.
 func appendTokens(dst []uint32, text string) []uint32 {
+	dst = slices.Grow(dst, len(text)/tokenBytes+1)
 	for i := 0; i < len(text); {
 		var id uint32
 		if text[i] >= 0x80 {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+// measure plays a chat load on a replica and returns what a client would have seen.
+func measure(p Profile, n int, rate float64) []Row {
+	seqs, at := chatLoad(n, p.BlockTokens, rate)
+	rows := make([]Row, n)
+	c := NewCore(p, CoreOptions{})
+	take := func(now fleet.Time) {
+		for _, e := range c.Advance(now, nil) {
+			r := &rows[e.Seq-1]
+			switch e.Kind {
+			case EventFirstToken:
+				r.TTFT, r.Cached = e.At.Seconds(at[e.Seq-1]), e.Cached
+			case EventFinished:
+				r.E2E = e.At.Seconds(at[e.Seq-1])
+			}
+		}
+	}
+	for i := range seqs {
+		take(at[i])
+		rows[i].Arrival, rows[i].Prompt, rows[i].Output = float64(at[i])/1e9, seqs[i].PromptTokens, seqs[i].OutputTokens
+		c.Submit(at[i], seqs[i])
+	}
+	take(fleet.Never - 1)
+	return rows
+}
+
+// TestFitFindsTheModel starts from another accelerator's profile.
+func TestFitFindsTheModel(t *testing.T) {
+	truth, _ := Lookup("llama-3.1-8b-rtxpro6000")
+	start, _ := Lookup("llama-3.1-8b-h100")
+	start.KVTokens, start.ChunkTokens, start.MaxSeqs = truth.KVTokens, truth.ChunkTokens, truth.MaxSeqs
+	f, err := Fit(start, measure(truth, 300, 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("error %.2f %%, TTFT %+.1f %%, weights %.4f, %+v", 100*f.E2EError, 100*f.TTFTError, f.Weight, coefficients(&f.Profile))
+	if f.E2EError > 0.01 || math.Abs(f.TTFTError) > 0.05 {
+		t.Errorf("end to end %.2f %%, time to first token %+.1f %%", 100*f.E2EError, 100*f.TTFTError)
+	}
+	for _, n := range []int{1, 16, 64} {
+		got, want := f.Profile.DecodeStepSeconds(n, float64(1000*n)), truth.DecodeStepSeconds(n, float64(1000*n))
+		if math.Abs(got/want-1) > 0.05 {
+			t.Errorf("decode step of %d: %.2f ms, truth %.2f ms", n, 1e3*got, 1e3*want)
+		}
+	}
+}
+
+// TestFitToRealEngine fits the measured runs anew, from a profile of the wrong
+// accelerator.
+func TestFitToRealEngine(t *testing.T) {
+	for _, tc := range []struct {
+		dir   string
+		kv    int
+		seqs  int
+		limit float64
+	}{
+		{"RTX4090_Llama-3.1-8B", 41408, 256, 0.02},
+		{"RTXPRO6000_Llama-3.1-8B", 520000, 128, 0.02},
+	} {
+		start, _ := Lookup("llama-3.1-8b-h100")
+		start.KVTokens, start.ChunkTokens, start.MaxSeqs = tc.kv, 2048, tc.seqs
+		var rows []Row
+		for _, r := range loadRun(t, tc.dir, "sharegpt-llama-3.1-8b-300-sps10.jsonl", 16) {
+			rows = append(rows, Row{Arrival: r.Queued, TTFT: r.First - r.Queued, E2E: r.Last - r.Queued, Prompt: r.Prompt, Output: r.Output})
+		}
+		f, err := Fit(start, rows)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: error %.2f %%, TTFT %+.1f %%, weights %.4f, %.3g", tc.dir, 100*f.E2EError, 100*f.TTFTError, f.Weight, coefficients(&f.Profile))
+		if f.E2EError > tc.limit {
+			t.Errorf("%s: error %.2f %%", tc.dir, 100*f.E2EError)
+		}
+	}
+}
+
+func TestFitRefuses(t *testing.T) {
+	p, _ := Lookup("llama-3.1-8b-rtxpro6000")
+	good := measure(p, 40, 5)
+	edit := func(f func([]Row) []Row) []Row { return f(append([]Row(nil), good...)) }
+	for _, tc := range []struct {
+		want string
+		rows []Row
+	}{
+		{"at least 20", edit(func(r []Row) []Row { return r[:10] })},
+		{"make no sense", edit(func(r []Row) []Row { r[3].E2E = r[3].TTFT / 2; return r })},
+		{"make no sense", edit(func(r []Row) []Row { r[3].Cached = r[3].Prompt + 1; return r })},
+		{"make no sense", edit(func(r []Row) []Row { r[3].TTFT = math.NaN(); return r })},
+		{"KV tokens", edit(func(r []Row) []Row { r[3].Prompt = 1 << 20; return r })},
+		{"one output token", edit(func(r []Row) []Row {
+			for i := range r {
+				r[i].Output = 1
+			}
+			return r
+		})},
+	} {
+		if _, err := Fit(p, tc.rows); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v, want it to say %q", err, tc.want)
+		}
+	}
+}
