@@ -75,7 +75,7 @@ func (b *builder) history(turns int, input func(i int) Segment, think func() tim
 
 func (b *builder) chat() {
 	sp := &b.g.spec
-	b.history(min(b.r.Geometric(sp.Turns), 60),
+	b.history(min(sp.turns(b.r), 60),
 		func(int) Segment { return b.unique(RoleUser, b.r.tokens(sp.Input, 0.9, 3, 4000)) },
 		func() time.Duration { return seconds(b.r.LogNormal(sp.Think.Seconds(), 0.8)) })
 }
@@ -108,7 +108,7 @@ func (b *builder) code() {
 	}
 	seen := map[uint64]bool{} // chains of chunks that were sent
 	cursor := n/2 + b.r.IntN(n/2)
-	for i := range min(b.r.Geometric(sp.Turns), 120) {
+	for i := range min(sp.turns(b.r), 120) {
 		think := seconds(b.r.LogNormal(sp.Think.Seconds(), 0.7))
 		if i > 0 {
 			switch p := b.r.Float64(); {

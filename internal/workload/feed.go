@@ -26,6 +26,8 @@ type FeedOptions struct {
 	// the times at which sessions start are ignored, and every session waits for
 	// its answers. 0 keeps the arrivals of the source.
 	Users int
+	// Ramp spreads the first sessions of the users over this time.
+	Ramp time.Duration
 	// Limit ends the feed after so many requests; 0: none.
 	Limit int
 	// Until ends the feed at this due time; 0: none.
@@ -53,8 +55,8 @@ type Feed struct {
 func NewFeed(src Source, opt FeedOptions) *Feed {
 	f := &Feed{src: src, opt: opt}
 	if opt.Users > 0 {
-		for range opt.Users {
-			f.startUser(0)
+		for i := range opt.Users {
+			f.startUser(opt.Ramp * time.Duration(i) / time.Duration(opt.Users))
 		}
 		return f
 	}

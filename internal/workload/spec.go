@@ -70,7 +70,10 @@ type Spec struct {
 	// outputs (best of n).
 	Siblings int
 
-	Turns  float64 // mean turns a session
+	Turns float64 // mean turns a session
+	// EvenTurns gives every session Turns turns instead of a random number.
+	EvenTurns bool
+
 	Prefix float64 // median length of an app's prefix
 	Input  float64 // median length of what a turn adds
 	Output float64 // median length of an answer
@@ -123,6 +126,14 @@ func (k Kind) shape() shape {
 	default:
 		return shape{apps: 20, zipf: 1.0, turns: 5, prefix: 400, input: 60, output: 150, think: 8 * time.Second}
 	}
+}
+
+// turns draws how many turns a session has.
+func (s *Spec) turns(r *Rand) int {
+	if s.EvenTurns {
+		return max(1, int(s.Turns+0.5))
+	}
+	return r.Geometric(s.Turns)
 }
 
 // withDefaults fills the zero fields of s from the kind's shape.
