@@ -271,7 +271,7 @@ func descend(x [5]float64, loss func([5]float64) float64) [5]float64 {
 	for step := 0.5; step > 0.004; {
 		improved := false
 		for i := range x {
-			for j := range x {
+			for j := range i + 1 {
 				for _, f := range []float64{1 + step, 1 / (1 + step)} {
 					y := x
 					y[i] *= f
