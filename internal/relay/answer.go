@@ -101,9 +101,9 @@ type Sink interface {
 	Payload(p []byte) []byte
 	// Written says that what Payload returned is on its way to the client.
 	Written()
-	// Broken says that no more will come although the answer is not complete, and
-	// returns last words for the client; nil: there are none.
-	Broken(e Ending) []byte
+	// End says that no more will come from the replica, and returns last words for
+	// the client; nil: there are none. It is not asked when the client is gone.
+	End(e Ending) []byte
 }
 
 // Ending says how the relaying of an answer ended.
@@ -141,6 +141,11 @@ func (a *Answer) Relay(w http.ResponseWriter, s Sink) (e Ending, err error) {
 		}
 	}
 	a.release()
+	if last := s.End(EndComplete); last != nil {
+		if err := out.write(time.Now(), last); err != nil {
+			return EndClientGone, err
+		}
+	}
 	return EndComplete, nil
 }
 
@@ -157,7 +162,7 @@ func (a *Answer) broken(out *writer, s Sink, err error) Ending {
 	if e == EndClientGone {
 		return e
 	}
-	if last := s.Broken(e); last != nil && out.write(time.Now(), last) != nil {
+	if last := s.End(e); last != nil && out.write(time.Now(), last) != nil {
 		return EndClientGone
 	}
 	return e

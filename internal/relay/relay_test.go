@@ -97,14 +97,12 @@ func post(body string) *Request {
 type plain struct {
 	bytes, writes int
 	last          string
-	broken        *Ending
 }
 
 func (p *plain) Payload(b []byte) []byte { p.bytes += len(b); return b }
 func (p *plain) Written()                { p.writes++ }
-func (p *plain) Broken(e Ending) []byte {
-	p.broken = &e
-	if p.last == "" {
+func (p *plain) End(e Ending) []byte {
+	if p.last == "" || e == EndComplete {
 		return nil
 	}
 	return []byte(p.last)

@@ -69,6 +69,9 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
+// StatusCode returns the HTTP status.
+func (e *Error) StatusCode() int { return e.Status }
+
 // FromBadRequest makes the answer to a refused body.
 func FromBadRequest(b *BadRequest) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: b.Code, Param: b.Param, Message: b.Error()}

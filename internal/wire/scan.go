@@ -303,3 +303,14 @@ func SpliceModel(dst, body []byte, at Span, model string) []byte {
 	dst = AppendString(dst, model)
 	return append(dst, body[at.End:]...)
 }
+
+// Forget lets go of the body that was scanned, and of unusually large memory.
+func (s *Scan) Forget() {
+	s.reset(s.Surface)
+	if cap(s.pieces) > 4<<10 {
+		s.pieces = nil
+	}
+	if cap(s.scratch) > 4<<10 {
+		s.scratch = nil
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// pass relays an answer to the client and notes how it ended.
+func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
+	kind := a.Header("Content-Type")
+	c.events = a.Status == http.StatusOK && hasMediaType(kind, "text/event-stream")
+	json := hasMediaType(kind, "application/json")
+	plain := a.Header("Content-Encoding") == ""
+	c.follow = plain && a.Status < 300 && (c.events || json)
+	alias := ""
+	if c.follow && c.target.rename {
+		alias = c.target.name
+	}
+	h := c.w.Header()
+	a.CopyHeader(h)
+	if c.follow {
+		c.answer.Reset(c.events, alias)
+		if alias != "" {
+			delete(h, "Content-Length") // the name may be longer or shorter
+		}
+	}
+	c.phase = phaseAnswer
+	c.head(a.Status, endpoint)
+	end, _ := a.Relay(c.w, c)
+	c.over = time.Now()
+	c.upstream += c.over.Sub(from)
+	c.judge(end)
+	if end == relay.EndClientGone {
+		c.left()
+	}
+	if end != relay.EndComplete && !c.events {
+		panic(http.ErrAbortHandler) // a cut answer must look cut
+	}
+}
+
+func hasMediaType(v, want string) bool {
+	return len(v) >= len(want) && strings.EqualFold(v[:len(want)], want) &&
+		(len(v) == len(want) || v[len(want)] == ';' || v[len(want)] == ' ')
+}
+
+// Payload follows the answer on its way; see relay.Sink.
+func (c *call) Payload(p []byte) []byte {
+	if !c.follow {
+		return p
+	}
+	return c.answer.Feed(p)
+}
+
+// Written accounts for what has just gone to the client; see relay.Sink.
+func (c *call) Written() {
+	if !c.events {
+		if !c.told {
+			c.firstToken(time.Now())
+		}
+		return
+	}
+	n := c.answer.Frames - c.frames
+	if n == 0 {
+		return
+	}
+	c.frames = c.answer.Frames
+	now := time.Now()
+	if !c.told {
+		c.firstToken(now)
+	} else {
+		// Several tokens that came together: each waited its share.
+		c.series.interToken.Observe(now.Sub(c.last).Seconds() / float64(n))
+	}
+	c.last = now
+	c.grant.Tokens(n)
+}
+
+func (c *call) firstToken(now time.Time) {
+	c.told, c.first = true, now
+	c.grant.FirstToken()
+}
+
+// End gives the last words of a stream that has not come to its own end; see
+// relay.Sink. A stream that ends without a finish reason and without an error of
+// the engine must not look complete, even if its connection ended in good order.
+func (c *call) End(e relay.Ending) []byte {
+	if !c.events || !c.follow || !c.route.generates {
+		return nil
+	}
+	c.answer.Close()
+	if c.answer.Complete() {
+		return nil
+	}
+	fault := wire.Error{Status: http.StatusBadGateway, Code: wire.CodeTruncated,
+		Message: "the replica's stream broke off before its end; what came so far is incomplete"}
+	if e == relay.EndStalled {
+		fault.Status, fault.Code = http.StatusGatewayTimeout, wire.CodeTimeout
+		fault.Message = "the replica's stream stalled; what came so far is incomplete"
+	}
+	c.fault, c.source = fault.Code, "gateway"
+	last := append([]byte(nil), c.answer.Gap()...)
+	return fault.AppendEvent(last, c.route.family, c.id, c.answer.ResponseID())
+}
+
+// judge sets the outcome from what was seen of the answer.
+func (c *call) judge(end relay.Ending) {
+	o := &c.outcome
+	o.Kind = statusKind(c.status)
+	if c.follow {
+		c.answer.Close()
+		o.PromptTokens, o.CachedTokens, o.OutputTokens = c.answer.PromptTokens, c.answer.CachedTokens, c.answer.OutputTokens
+		if o.OutputTokens < 0 && c.events {
+			o.OutputTokens = c.answer.Frames
+		}
+		if code := c.answer.ErrorCode; code != 0 {
+			o.Kind = statusKind(code)
+			c.fault, c.source = "in_stream_error", "engine"
+		}
+	}
+	switch {
+	case end == relay.EndClientGone:
+		o.Kind = fleet.OutcomeClientGone
+	case end == relay.EndComplete && !(c.events && c.route.generates && c.follow && !c.answer.Complete()):
+	case c.events && c.follow && c.answer.Complete():
+		// It said all it had to say before the connection broke.
+	case end == relay.EndStalled:
+		o.Kind, c.fault, c.source = fleet.OutcomeTimeout, wire.CodeTimeout, "gateway"
+	default:
+		o.Kind, c.fault, c.source = fleet.OutcomeTruncated, wire.CodeTruncated, "gateway"
+	}
+}

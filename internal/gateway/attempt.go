@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// held is an engine's error that is kept back while the request is tried elsewhere.
+type held struct {
+	status int
+	header http.Header
+	body   []byte
+	id     string // of the endpoint
+}
+
+// Limits of an error that is kept back.
+const (
+	heldBytes = 1 << 20
+	heldTime  = 5 * time.Second
+)
+
+// run sends the request until there is an answer, or no place to send it to.
+func (c *call) run() {
+	moved := false // the one move after a failure that may have been executed
+	var kept *held
+	for {
+		id, url := c.grant.Endpoint()
+		if c.sent.IsZero() {
+			c.sent = time.Now()
+		}
+		from := time.Now()
+		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
+		if err == nil {
+			c.noteStale(a.Stale)
+			if moved || !mayMove(a.Status) {
+				c.pass(a, id, from)
+				return
+			}
+			answer := c.keep(a, id)
+			if c.ctx.Err() != nil {
+				c.left()
+			}
+			c.upstream += time.Since(from)
+			if answer == nil {
+				err = &relay.Failure{Kind: relay.FailBroken, Err: errors.New("an error answer broke off")}
+			} else if !c.shutsDown(answer) {
+				c.passKept(answer)
+				return
+			} else {
+				kept, moved = answer, true
+				if next := c.grant.Retry(c.ctx, fleet.OutcomeEngineError); next != nil {
+					c.none(next, kept, nil)
+					return
+				}
+				c.h.metrics.retries.status.Inc()
+				continue
+			}
+		} else {
+			c.upstream += time.Since(from)
+		}
+		var f *relay.Failure
+		errors.As(err, &f)
+		c.noteStale(f.Stale)
+		if !c.again(f, &moved, kept) {
+			return
+		}
+	}
+}
+
+// mayMove reports whether an answer with this status may come from an engine that
+// cannot serve, so that another one should be asked.
+func mayMove(status int) bool {
+	return status == http.StatusServiceUnavailable || status == http.StatusInternalServerError
+}
+
+// shutdownMarks are what engines say in a 500 while they shut down: the request was
+// not executed. vLLM's executor, and the plain words.
+var shutdownMarks = [][]byte{
+	[]byte("cannot schedule new futures after shutdown"),
+	[]byte("shutting down"),
+	[]byte("is draining"),
+}
+
+// shutsDown reports whether an answer that mayMove says that this engine takes no
+// requests: 503, or 500 while it drains.
+func (c *call) shutsDown(k *held) bool {
+	if k.status == http.StatusServiceUnavailable {
+		return true
+	}
+	for _, m := range shutdownMarks {
+		if bytes.Contains(k.body, m) {
+			return true
+		}
+	}
+	snap := c.target.pool.Flow.Snapshot()
+	if snap == nil {
+		return false
+	}
+	for i := range snap.Endpoints {
+		if e := &snap.Endpoints[i]; e.ID == k.id {
+			return e.Phase == fleet.PhaseDraining
+		}
+	}
+	return false
+}
+
+// keep reads an error answer whole; nil where that failed.
+func (c *call) keep(a *relay.Answer, id string) *held {
+	k := &held{status: a.Status, header: http.Header{}, id: id}
+	a.CopyHeader(k.header)
+	body, err := a.ReadAll(heldBytes, heldTime)
+	if err != nil {
+		return nil
+	}
+	k.body = body
+	return k
+}
+
+// again decides what follows a failed attempt and reports whether the request goes
+// to another endpoint. Where it does not, the client has been answered.
+func (c *call) again(f *relay.Failure, moved *bool, kept *held) bool {
+	m := c.h.metrics
+	switch f.Kind {
+	case relay.FailClientGone:
+		c.left()
+	case relay.FailConnect:
+		if next := c.grant.Retry(c.ctx, fleet.OutcomeConnectError); next != nil {
+			c.outcome.Kind = fleet.OutcomeConnectError
+			c.none(next, kept, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeUnreachable, RetryAfter: time.Second,
+				Message: "no replica could be reached"})
+			return false
+		}
+		m.retries.connect.Inc()
+		return true
+	case relay.FailBroken:
+		lost := &wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica closed the connection without an answer"}
+		c.outcome.Kind = fleet.OutcomeBroken
+		if *moved {
+			c.none(nil, kept, lost)
+			return false
+		}
+		*moved = true
+		if next := c.grant.Retry(c.ctx, fleet.OutcomeBroken); next != nil {
+			c.none(next, kept, lost)
+			return false
+		}
+		c.outcome.Kind = fleet.OutcomeRefused
+		c.dup = true
+		m.retries.broken.Inc()
+		m.maybeDuplicate.Inc()
+		return true
+	case relay.FailTimeout:
+		c.outcome.Kind = fleet.OutcomeTimeout
+		c.none(nil, kept, &wire.Error{Status: http.StatusGatewayTimeout, Code: wire.CodeTimeout, Message: "the replica did not answer in time"})
+	default:
+		c.outcome.Kind = fleet.OutcomeBroken
+		c.none(nil, kept, &wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBadAnswer, Message: "the replica's answer is no valid HTTP"})
+	}
+	return false
+}
+
+// none ends a request for which there is no further endpoint: with the engine's own
+// error where one was kept, else with e.
+func (c *call) none(err error, kept *held, e *wire.Error) {
+	var no *flow.NoReplicaError
+	switch {
+	case c.ctx.Err() != nil:
+		c.left()
+	case kept != nil:
+		c.passKept(kept)
+	case e != nil:
+		if errors.As(err, &no) && e.RetryAfter > 0 {
+			e.RetryAfter = max(no.RetryAfter, time.Second)
+		}
+		c.refuse(e)
+	}
+}
+
+// noteStale counts a request that was sent twice over a connection that turned out
+// closed.
+func (c *call) noteStale(stale bool) {
+	if stale {
+		c.dup = true
+		c.h.metrics.retries.stale.Inc()
+		c.h.metrics.maybeDuplicate.Inc()
+	}
+}
+
+// passKept answers with an engine's error that was kept back, unchanged.
+func (c *call) passKept(k *held) {
+	h := c.w.Header()
+	for name, v := range k.header {
+		h[name] = v
+	}
+	c.head(k.status, k.id)
+	c.outcome.Kind = statusKind(k.status)
+	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
+	if _, err := c.w.Write(k.body); err != nil {
+		c.left()
+	}
+}
+
+// statusKind is what an engine's status says of the outcome.
+func statusKind(status int) fleet.OutcomeKind {
+	switch {
+	case status >= 500:
+		return fleet.OutcomeEngineError
+	case status >= 400:
+		return fleet.OutcomeClientError
+	}
+	return fleet.OutcomeOK
+}
+
+// head sends the status line and header of an engine's answer. The header has been
+// copied to the response already.
+func (c *call) head(status int, endpoint string) {
+	h := c.w.Header()
+	if h["Content-Type"] == nil {
+		h["Content-Type"] = nil // no guessing: what the engine did not say stays unsaid
+	}
+	c.echoID()
+	if c.who.Debug {
+		h[headerReplica] = []string{endpoint}
+	}
+	c.began = true
+	c.status, c.outcome.Status = status, status
+	if status >= 400 {
+		c.source = "engine"
+	}
+	c.w.WriteHeader(status)
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/route"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// call is one forwarded request from its head to its account. It is used again for
+// the next one, with its memory.
+type call struct {
+	h     *Handler
+	w     http.ResponseWriter
+	r     *http.Request
+	route *routePattern
+	ctx   context.Context
+
+	id       string
+	clientID string // that the client gave; ""
+	who      Identity
+	target   *target
+	series   *series
+
+	buf    *buffer
+	body   []byte
+	scan   wire.Scan
+	hasher prefix.Hasher
+	req    fleet.Request
+	out    relay.Request
+	grant  *flow.Grant
+
+	began  bool // the status line is on its way to the client
+	phase  phase
+	status int // that the client got; 0 none yet
+	fault  string
+	source string // of an error: gateway, engine; ""
+
+	answer  wire.AnswerScanner
+	follow  bool // answer is fed
+	events  bool // the answer is an event stream
+	told    bool // the pool knows of the first token
+	frames  int  // of those, how many the pool knows
+	outcome fleet.Outcome
+
+	start    time.Time // of the request
+	read     time.Time // its body was complete
+	sent     time.Time // the first attempt began
+	first    time.Time // first token, or first byte of an answer without events
+	last     time.Time // latest token
+	over     time.Time // the answer was complete
+	upstream time.Duration
+	dup      bool // an attempt may have been executed twice
+}
+
+// phase is how far a request came.
+type phase uint8
+
+const (
+	phaseUpload phase = iota
+	phaseQueued
+	phaseFirstByte // sent, waiting
+	phaseAnswer
+)
+
+var phaseNames = [...]string{"upload", "queued", "first_byte", "answer"}
+
+func newCall(h *Handler) *call { return &call{h: h} }
+
+// reset lets go of everything but memory.
+func (c *call) reset() {
+	if c.buf != nil {
+		c.h.bodies.release(c.buf)
+	}
+	scan, hasher, answer := c.scan, c.hasher, c.answer
+	*c = call{h: c.h, hasher: hasher}
+	c.scan, c.answer = scan, answer
+	c.scan.Forget()
+	c.answer.Reset(false, "")
+}
+
+// serve does the whole of a forwarded request.
+func (c *call) serve(w http.ResponseWriter, r *http.Request, rt *routePattern) {
+	c.w, c.r, c.route, c.ctx = w, r, rt, r.Context()
+	c.start = time.Now()
+	c.id = c.h.ids.next()
+	c.outcome = fleet.Outcome{Kind: fleet.OutcomeRefused, PromptTokens: -1, CachedTokens: -1, OutputTokens: -1}
+	if err := c.prepare(); err != nil {
+		c.giveUp(err)
+		return
+	}
+	c.phase = phaseQueued
+	g, err := c.target.pool.Flow.Acquire(c.ctx, &c.req)
+	if err != nil {
+		c.giveUp(err)
+		return
+	}
+	c.grant = g
+	c.phase = phaseFirstByte
+	c.run()
+}
+
+// prepare reads and understands the request.
+func (c *call) prepare() error {
+	r := c.r
+	if r.Method != http.MethodPost {
+		return methodFault(c.w, "POST")
+	}
+	stripInternal(r.Header)
+	who, fault := c.h.o.Auth.Authenticate(r)
+	if fault != nil {
+		return fault
+	}
+	c.who = who
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+		return &wire.Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeEncoding,
+			Message: "send the body without Content-Encoding"}
+	}
+	c.clientID = identify(r.Header, c.id)
+	buf, n, err := c.h.bodies.read(c.w, r)
+	if err != nil {
+		return err
+	}
+	c.buf, c.body = buf, buf.b[:n]
+	c.read = time.Now()
+	t, err := c.h.understand(&c.scan, &c.hasher, c.route.surface, c.body, &c.req)
+	if err != nil {
+		return err
+	}
+	c.target = t
+	c.series = c.h.metrics.of(t, c.route)
+	c.req.ID, c.req.Tenant, c.req.Class = c.id, who.Tenant, who.Class
+	c.address()
+	return nil
+}
+
+// understand scans a body and makes of it the request that a pool decides on.
+func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request) (*target, error) {
+	if err := wire.ScanRequest(s, surface, body, wire.Limits{}); err != nil {
+		var bad *wire.BadRequest
+		errors.As(err, &bad)
+		return nil, wire.FromBadRequest(bad)
+	}
+	t := h.catalogue.Load().find(s.Model)
+	if t == nil && len(s.Model) == 0 {
+		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
+	}
+	if t == nil {
+		return nil, unknownModel(string(s.Model))
+	}
+	hasher.Reset(prefix.Seed(h.o.HashKey, t.model, t.adapter, string(s.CacheSalt)), h.o.BlockBytes)
+	s.Feed(body, hasher)
+	perToken := t.pool.Flow.BytesPerToken(t.model)
+	*req = fleet.Request{
+		Model: t.model, Adapter: t.adapter, Surface: surface, Stream: s.Stream, MaxTokens: s.MaxTokens,
+		PromptBytes:  hasher.Bytes(),
+		PromptTokens: max(1, int(float64(hasher.Bytes())/perToken)+s.TokenIDs+s.Media*mediaTokens),
+		Blocks:       hasher.Blocks(), BlockTokens: float64(h.o.BlockBytes) / perToken,
+		Session: s.CacheKey, Arrived: h.o.Clock(),
+	}
+	return t, nil
+}
+
+// mediaTokens is what an image or sound counts as in a prompt, in tokens: between
+// what engines make of a small picture and of one of a megapixel (256 to 1300).
+const mediaTokens = 768
+
+// maxNameInMessage bounds a client's model name in our error messages, in bytes.
+const maxNameInMessage = 100
+
+func unknownModel(name string) *wire.Error {
+	if len(name) > maxNameInMessage {
+		name = name[:maxNameInMessage] + "..."
+	}
+	return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
+		Message: "the model `" + name + "` does not exist"}
+}
+
+// address makes the request that replicas get.
+func (c *call) address() {
+	h := c.r.Header
+	if c.who.Ours {
+		dropCredentials(h)
+	}
+	if a := c.target.pool.Authorization; a != "" {
+		h["Authorization"] = []string{a}
+	}
+	o := &c.out
+	o.Method = c.r.Method
+	o.Header = h
+	// The path is that of the route, not the client's spelling of it.
+	o.Target = c.route.path
+	if q := c.r.URL.RawQuery; q != "" || c.r.URL.ForceQuery {
+		o.Target += "?" + q
+	}
+	o.Body[0] = c.body
+	if at := c.scan.ModelSpan; c.target.rename && at.Len() > 0 {
+		o.Body[0], o.Body[1], o.Body[2] = c.body[:at.Start], wire.AppendString(nil, c.target.engineName()), c.body[at.End:]
+	}
+	o.Informational = c.informational
+}
+
+// informational passes a 1xx answer on.
+func (c *call) informational(status int, hdr http.Header) {
+	h := c.w.Header()
+	for k, v := range hdr {
+		h[k] = v
+	}
+	c.w.WriteHeader(status)
+	for k := range hdr {
+		delete(h, k)
+	}
+}
+
+// giveUp ends a request that no replica answers, for the reason err.
+func (c *call) giveUp(err error) {
+	var fault *wire.Error
+	var none *flow.NoReplicaError
+	switch {
+	case c.ctx.Err() != nil || errors.Is(err, errClientGone):
+		c.left()
+	case errors.As(err, &fault):
+		c.refuse(fault)
+	case errors.As(err, &none):
+		c.refuse(noReplicaFault(none))
+	default:
+		c.refuse(&wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, RetryAfter: time.Second, Message: "no replica can take the request"})
+	}
+}
+
+func noReplicaFault(e *flow.NoReplicaError) *wire.Error {
+	if e.Cause == route.DropModel || e.Cause == route.DropAdapter {
+		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model", Message: e.Reason}
+	}
+	return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, RetryAfter: max(e.RetryAfter, time.Second), Message: e.Reason}
+}
+
+// left ends a request whose client is gone. Its connection is closed without an
+// answer: a client that only closed its sending side must not take silence for an
+// empty success.
+func (c *call) left() {
+	c.outcome.Kind = fleet.OutcomeClientGone
+	c.status = wire.StatusClientClosed
+	panic(http.ErrAbortHandler)
+}
+
+// refuse answers with an error of ours.
+func (c *call) refuse(e *wire.Error) {
+	c.status, c.fault, c.source = e.Status, e.Code, "gateway"
+	c.outcome.Status = e.Status
+	c.began = true
+	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
+	c.echoID()
+	e.Write(c.w, c.route.family, c.id)
+}
+
+// refuseTime bounds the writing of an error.
+const refuseTime = 10 * time.Second
+
+// echoID sets the id headers of an answer.
+func (c *call) echoID() {
+	h := c.w.Header()
+	h[headerRequestID] = []string{c.id}
+	if c.clientID != "" {
+		h[headerClientRequestID] = []string{c.clientID}
+	}
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+)
+
+// Model is one model of a pool, by the name that its engines know.
+type Model struct {
+	Name     string
+	Aliases  []string // other names that clients may use
+	Adapters []string // LoRA adapters on this model, asked for by their own names
+}
+
+// Pool is a set of replicas that serve the same models.
+type Pool struct {
+	Name string
+	Flow *flow.Flow
+	// Models are the names that clients may use. Where there are none, whatever the
+	// replicas list is served.
+	Models []Model
+	// Authorization replaces a client's Authorization header on the way to the
+	// engines; "" leaves the client's.
+	Authorization string
+}
+
+// Catalogue maps the names that clients use to pools. A name that neither the
+// configuration nor an engine knows is never forwarded: engines may take an unknown
+// name for a path or a download. It is safe for concurrent use.
+type Catalogue struct {
+	pools []*poolEntry
+	names map[string]*target // of the configuration
+}
+
+// target is where a name leads.
+type target struct {
+	pool    *poolEntry
+	name    string // that the client used
+	model   string // as engines know it
+	adapter string // "" for the model itself
+	rename  bool   // the engine knows another name than the client used
+}
+
+// engineName is the name that the engine must read in the body.
+func (t *target) engineName() string {
+	if t.adapter != "" {
+		return t.adapter
+	}
+	return t.model
+}
+
+// poolEntry is a pool with what its replicas listed at their last scrape.
+type poolEntry struct {
+	Pool
+	listed atomic.Pointer[listing]
+	mu     sync.Mutex // one builder of a listing at a time
+}
+
+// listing is what the replicas of one snapshot list.
+type listing struct {
+	of    *fleet.Snapshot
+	names map[string]*target
+}
+
+// NewCatalogue checks that no name leads to two places.
+func NewCatalogue(pools []Pool) (*Catalogue, error) {
+	c := &Catalogue{names: map[string]*target{}}
+	for _, p := range pools {
+		e := &poolEntry{Pool: p}
+		c.pools = append(c.pools, e)
+		for _, m := range p.Models {
+			if err := c.add(&target{pool: e, name: m.Name, model: m.Name}); err != nil {
+				return nil, err
+			}
+			for _, a := range m.Aliases {
+				if err := c.add(&target{pool: e, name: a, model: m.Name, rename: true}); err != nil {
+					return nil, err
+				}
+			}
+			for _, a := range m.Adapters {
+				if err := c.add(&target{pool: e, name: a, model: m.Name, adapter: a}); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return c, nil
+}
+
+func (c *Catalogue) add(t *target) error {
+	if t.name == "" {
+		return fmt.Errorf("pool %s has a model without a name", t.pool.Name)
+	}
+	if old := c.names[t.name]; old != nil {
+		return fmt.Errorf("the model name %q stands in pool %s and in pool %s", t.name, old.pool.Name, t.pool.Name)
+	}
+	c.names[t.name] = t
+	return nil
+}
+
+// Resolve returns the pool that serves the name a client asked for, and the model
+// and adapter as its engines know them. An empty name stands for a request that
+// names no model: it leads to the only model there is.
+func (c *Catalogue) Resolve(name string) (pool *flow.Flow, model, adapter string, ok bool) {
+	t := c.find([]byte(name))
+	if t == nil {
+		return nil, "", "", false
+	}
+	return t.pool.Flow, t.model, t.adapter, true
+}
+
+// find returns where name leads; nil where it leads nowhere.
+func (c *Catalogue) find(name []byte) *target {
+	if len(name) == 0 {
+		return c.only()
+	}
+	if t := c.names[string(name)]; t != nil {
+		return t
+	}
+	for _, p := range c.pools {
+		if t := p.names()[string(name)]; t != nil {
+			return t
+		}
+	}
+	// Before any replica has listed its models, the pool says why none is ready.
+	for _, p := range c.pools {
+		if len(p.Models) == 0 && len(p.names()) == 0 {
+			return &target{pool: p, name: string(name), model: string(name)}
+		}
+	}
+	return nil
+}
+
+// only returns the target of the only model; nil where there are several.
+func (c *Catalogue) only() *target {
+	var found *target
+	for _, t := range c.all() {
+		if t.rename || t.adapter != "" {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = t
+	}
+	if found == nil && len(c.pools) == 1 {
+		return &target{pool: c.pools[0]}
+	}
+	return found
+}
+
+// all returns every target, by name. Names of the configuration come first where
+// two places list one name.
+func (c *Catalogue) all() []*target {
+	var out []*target
+	seen := map[string]bool{}
+	add := func(m map[string]*target) {
+		for name, t := range m {
+			if !seen[name] {
+				seen[name] = true
+				out = append(out, t)
+			}
+		}
+	}
+	add(c.names)
+	for _, p := range c.pools {
+		add(p.names())
+	}
+	slices.SortFunc(out, func(a, b *target) int { return cmp.Compare(a.name, b.name) })
+	return out
+}
+
+// names returns what the replicas of the pool list, beyond the configuration: all
+// of it where the configuration names no models, else adapters only.
+func (p *poolEntry) names() map[string]*target {
+	if p.Flow == nil {
+		return nil
+	}
+	snap := p.Flow.Snapshot()
+	if snap == nil {
+		return nil
+	}
+	if l := p.listed.Load(); l != nil && l.of == snap {
+		return l.names
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.listed.Load(); l != nil && l.of == snap {
+		return l.names
+	}
+	l := &listing{of: snap, names: p.read(snap)}
+	p.listed.Store(l)
+	return l.names
+}
+
+// read lists the names of a snapshot. A name that an engine counts as an adapter
+// is one; its model is the first other name that the engine lists.
+func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
+	names := map[string]*target{}
+	adapters := map[string]bool{}
+	for i := range snap.Endpoints {
+		for _, a := range snap.Endpoints[i].Adapters {
+			if a.State != fleet.AdapterAbsent {
+				adapters[a.Name] = true
+			}
+		}
+	}
+	for i := range snap.Endpoints {
+		base := ""
+		if len(p.Models) > 0 {
+			base = p.Models[0].Name
+		}
+		for _, m := range snap.Endpoints[i].Models {
+			if base == "" && !adapters[m] {
+				base = m
+			}
+			switch {
+			case names[m] != nil:
+			case adapters[m] && base != "":
+				names[m] = &target{pool: p, name: m, model: base, adapter: m}
+			case len(p.Models) == 0:
+				names[m] = &target{pool: p, name: m, model: m}
+			}
+		}
+	}
+	return names
+}

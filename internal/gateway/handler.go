@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// Options of a Handler.
+type Options struct {
+	Catalogue *Catalogue
+	Relay     *relay.Client
+	Auth      Authenticator // nil: Anonymous without debug scope
+	// Router is the name of this router; it stands in every request id.
+	Router string
+	// HashKey keys the hashes of prompts; the same in routers that share an index.
+	HashKey    uint64
+	BlockBytes int // text in a block of the index, in bytes; 0: prefix.DefaultBlockBytes
+	// MaxBody bounds one request body in bytes; 0: 32 MiB. MaxBodies bounds all
+	// bodies that are here at a time; 0: 1 GiB.
+	MaxBody, MaxBodies int64
+	// Registerer takes the metrics; nil: they are counted and not shown.
+	Registerer prometheus.Registerer
+	// Clock is that of the pools; nil: the wall clock.
+	Clock func() fleet.Time
+	Log   *slog.Logger // nil: discard
+	// Ready says whether a replica can be picked, for /readyz; nil: ask the pools.
+	Ready func() error
+}
+
+// Handler serves the APIs of the fleet. It is an http.Handler.
+type Handler struct {
+	o         Options
+	catalogue atomic.Pointer[Catalogue]
+	ids       *ids
+	bodies    bodies
+	metrics   *metrics
+	calls     sync.Pool
+	inFlight  atomic.Int64
+	draining  atomic.Bool
+}
+
+// New returns a Handler.
+func New(o Options) *Handler {
+	if o.Auth == nil {
+		o.Auth = Anonymous{}
+	}
+	if o.BlockBytes <= 0 {
+		o.BlockBytes = prefix.DefaultBlockBytes
+	}
+	if o.MaxBody <= 0 {
+		o.MaxBody = 32 << 20
+	}
+	if o.MaxBodies <= 0 {
+		o.MaxBodies = 1 << 30
+	}
+	if o.Clock == nil {
+		o.Clock = func() fleet.Time { return fleet.At(time.Now()) }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	h := &Handler{o: o, ids: newIDs(o.Router), bodies: bodies{most: o.MaxBody, mostHeld: max(o.MaxBodies, o.MaxBody)}}
+	h.catalogue.Store(o.Catalogue)
+	h.calls.New = func() any { return newCall(h) }
+	h.metrics = newMetrics(h, o.Registerer)
+	return h
+}
+
+// SetCatalogue replaces the catalogue. Requests under way finish with the old one.
+func (h *Handler) SetCatalogue(c *Catalogue) { h.catalogue.Store(c) }
+
+// Drain makes /readyz fail, so that whoever balances over routers looks elsewhere.
+// Requests are still served.
+func (h *Handler) Drain() { h.draining.Store(true) }
+
+// Stats is the state of the gateway for status pages.
+type Stats struct {
+	InFlight  int64 // requests under way
+	BodyBytes int64 // memory of request bodies, in bytes
+	Relay     relay.Stats
+}
+
+// Stats returns the state at this moment.
+func (h *Handler) Stats() Stats {
+	return Stats{InFlight: h.inFlight.Load(), BodyBytes: h.bodies.held.Load(), Relay: h.o.Relay.Stats()}
+}
+
+// ServeHTTP serves one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/healthz":
+		answerProbe(w, nil)
+		return
+	case "/readyz":
+		answerProbe(w, h.ready())
+		return
+	}
+	if rt := routes[r.URL.Path]; rt != nil {
+		h.inFlight.Add(1)
+		c := h.calls.Get().(*call)
+		defer h.finish(c)
+		c.serve(w, r, rt)
+		return
+	}
+	h.serveOther(w, r)
+}
+
+// finish is the end of every forwarded request, also of one that panicked.
+func (h *Handler) finish(c *call) {
+	failure := recover()
+	if failure != nil && failure != http.ErrAbortHandler {
+		h.o.Log.Error("a request made the gateway panic", "id", c.id, "path", c.route.path,
+			"panic", panicText(failure), "stack", string(debug.Stack()))
+		h.metrics.panics.Inc()
+		c.outcome.Kind = fleet.OutcomeRefused
+		if !c.began {
+			c.refuse(&wire.Error{Status: http.StatusInternalServerError, Code: wire.CodeInternal, Message: "the gateway failed on this request"})
+			failure = nil
+		} else {
+			failure = http.ErrAbortHandler
+		}
+	}
+	c.account()
+	c.reset()
+	h.calls.Put(c)
+	h.inFlight.Add(-1)
+	if failure != nil {
+		panic(failure)
+	}
+}
+
+// panicText describes a panic without the values that a message may hold: the
+// text of errors of the runtime only.
+func panicText(v any) string {
+	if err, ok := v.(interface {
+		error
+		RuntimeError()
+	}); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// serveOther serves what is not forwarded.
+func (h *Handler) serveOther(w http.ResponseWriter, r *http.Request) {
+	id := h.ids.next()
+	family := familyOf(r)
+	_, fault := h.o.Auth.Authenticate(r)
+	switch {
+	case fault != nil:
+	case r.URL.Path == modelsPath || strings.HasPrefix(r.URL.Path, modelPrefix):
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			fault = methodFault(w, "GET, HEAD")
+			break
+		}
+		fault = h.serveModels(w, r, id)
+	default:
+		fault = &wire.Error{Status: http.StatusNotFound, Code: wire.CodeNotFound, Message: "this path is not served here"}
+	}
+	label := routeOther
+	if r.URL.Path == modelsPath {
+		label = modelsPath
+	} else if strings.HasPrefix(r.URL.Path, modelPrefix) {
+		label = modelPrefix + "{id}"
+	}
+	status := http.StatusOK
+	if fault != nil {
+		status = fault.Status
+		fault.Write(w, family, id)
+	}
+	h.metrics.requests.WithLabelValues("", label, statusLabel(status)).Inc()
+}
+
+func methodFault(w http.ResponseWriter, allow string) *wire.Error {
+	w.Header().Set("Allow", allow)
+	return &wire.Error{Status: http.StatusMethodNotAllowed, Code: wire.CodeMethod, Message: "this path takes " + allow + " only"}
+}
+
+func answerProbe(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, err)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+var errDraining = errors.New("draining")
+
+// ready returns why no request can be served; nil where a replica can be picked.
+func (h *Handler) ready() error {
+	if h.draining.Load() {
+		return errDraining
+	}
+	if h.o.Ready != nil {
+		return h.o.Ready()
+	}
+	for _, p := range h.catalogue.Load().pools {
+		if p.Flow == nil {
+			continue
+		}
+		if s := p.Flow.Snapshot(); s != nil && s.Count(fleet.PhaseReady) > 0 {
+			return nil
+		}
+	}
+	return errors.New("no replica is ready")
+}
+
+// Pools returns the names of the pools, in order.
+func (h *Handler) Pools() []string {
+	var out []string
+	for _, p := range h.catalogue.Load().pools {
+		out = append(out, p.Name)
+	}
+	return slices.Clip(out)
+}
+
+var _ context.Context

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"log"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/route"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// Limits of the client side that are the same everywhere.
+const (
+	headerTime = 10 * time.Second // for the head of a request
+	// idleTime is longer than common client pools keep a connection (90 s), so that
+	// the race over idle connections is not moved to the clients.
+	idleTime       = 120 * time.Second
+	maxHeaderBytes = 64 << 10
+	maxStreams     = 1000 // requests at a time over one HTTP/2 connection
+)
+
+// NewServer returns a server for a gateway's handler: HTTP/1.1 and HTTP/2, with TLS
+// or in plain text. Bodies and answers have limits of their own, by progress; there
+// is none on the length of a stream.
+func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http.Server {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           h,
+		TLSConfig:         tlsConfig,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeaderBytes,
+		Protocols:         &protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog:          log.New(&serverLog{logger}, "", 0),
+	}
+}
+
+// serverLog takes the server's own lines: broken handshakes and the like.
+type serverLog struct{ log *slog.Logger }
+
+// Write takes one line.
+func (s *serverLog) Write(p []byte) (int, error) {
+	s.log.Debug("http server", "message", string(p))
+	return len(p), nil
+}
+
+// Explain returns the decision on a request that is not sent. An error is a
+// *wire.Error, whose StatusCode says whose fault it is.
+func (h *Handler) Explain(ctx context.Context, surface fleet.Surface, body []byte) (*route.Record, error) {
+	if int64(len(body)) > h.bodies.most {
+		return nil, h.bodies.tooLarge()
+	}
+	var s wire.Scan
+	var hasher prefix.Hasher
+	req := &fleet.Request{}
+	t, err := h.understand(&s, &hasher, surface, body, req)
+	if err != nil {
+		return nil, err
+	}
+	req.ID = h.ids.next()
+	return t.pool.Flow.Preview(req), nil
+}
