@@ -53,7 +53,7 @@ func printChoice(w io.Writer, r *route.Record) {
 		return
 	}
 	fmt.Fprintf(w, "-> %s  %s", r.Chosen, r.Why)
-	if r.MarginMS != nil {
+	if tied := r.Tie != nil && r.Tie.Candidates > 1; r.MarginMS != nil && !tied {
 		if next := runnerUp(r); next != "" {
 			fmt.Fprintf(w, "; %s before %s", milliText(*r.MarginMS), next)
 		}
@@ -147,7 +147,7 @@ func printCandidates(w io.Writer, r *route.Record) {
 		return
 	}
 	slices.SortStableFunc(rows, func(a, b *route.PricedEndpoint) int {
-		return cmp.Compare(costOf(a), costOf(b))
+		return cmp.Or(cmp.Compare(costOf(a), costOf(b)), chosenFirst(r, a, b))
 	})
 	var terms []string
 	for t := range route.Term(route.NumTerms) {
@@ -181,6 +181,16 @@ func printCandidates(w io.Writer, r *route.Record) {
 	if r.CandidatesOmitted > 0 {
 		fmt.Fprintf(w, "   and %s more, dearer than these\n", withCommas(r.CandidatesOmitted))
 	}
+}
+
+func chosenFirst(r *route.Record, a, b *route.PricedEndpoint) int {
+	switch r.Chosen {
+	case a.Endpoint:
+		return -1
+	case b.Endpoint:
+		return 1
+	}
+	return 0
 }
 
 func costOf(c *route.PricedEndpoint) float64 {

@@ -61,6 +61,8 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 	root.SetHelpCommandGroupID(groupAct)
 	root.SetCompletionCommandGroupID(groupAct)
 	root.AddCommand(
+		demoCmd(e),
+		serveCmd(e),
 		loadCmd(e),
 		replicaCmd(e),
 		simCmd(e),

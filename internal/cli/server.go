@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/console"
+	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/engine"
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/gateway"
+	"github.com/penstock-project/penstock/internal/journal"
+	"github.com/penstock-project/penstock/internal/observe"
+	"github.com/penstock-project/penstock/internal/route"
+)
+
+// serverOptions describe a server: gateway, pools, journal and admin listener in
+// this process. `serve` and `demo` build the same one.
+type serverOptions struct {
+	Config *config.Config
+	Log    *slog.Logger // nil: discard
+	// Sources replaces where the replicas of a pool are found, by the name of the
+	// pool.
+	Sources map[string]observe.Source
+	// Interval is the time between scrapes; 0: 1 s.
+	Interval time.Duration
+	// DrainDelay is how long a server that stops keeps taking requests while it
+	// already says that it is not ready; DrainTimeout bounds the wait for streams.
+	DrainDelay, DrainTimeout time.Duration
+}
+
+// livePool is one pool that runs.
+type livePool struct {
+	cfg      config.Pool // changes on reload; guarded by server.mu
+	source   string
+	flow     *flow.Flow
+	observer *observe.Observer
+	auth     string // Authorization for the engines
+}
+
+// server is a running Penstock. Build it, Run it; Reload may be called meanwhile.
+type server struct {
+	o       serverOptions
+	log     *slog.Logger
+	clock   func() fleet.Time
+	router  string // name of this router in request ids
+	front   *front
+	journal *journal.Journal
+	admin   *console.Server
+	reg     *prometheus.Registry
+
+	gatewayLn, adminLn net.Listener
+	tls                *tls.Config // of the gateway; nil: plain
+	stopping           atomic.Bool
+
+	mu    sync.Mutex
+	cfg   *config.Config // what runs
+	pools []*livePool
+	state console.ConfigState
+}
+
+// buildServer wires a server and opens its listeners, so that a port in use is
+// known before anything runs. Nothing runs before Run; Close undoes a server that
+// is never run.
+func buildServer(o serverOptions) (_ *server, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
+	if err := checkServable(o.Config); err != nil {
+		return nil, err
+	}
+	s := &server{o: o, log: o.Log, cfg: o.Config, clock: monotonic(), reg: prometheus.NewRegistry()}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	var seed [10]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return nil, err
+	}
+	s.router = fmt.Sprintf("%02x%02x", seed[8], seed[9])
+	s.state = console.ConfigState{File: o.Config.File(), Digest: o.Config.Digest(), ReloadOK: true, Inert: o.Config.Inert()}
+	if err := s.openJournal(); err != nil {
+		return nil, err
+	}
+	for i := range o.Config.Pools {
+		if err := s.addPool(o.Config.Pools[i], binary.LittleEndian.Uint64(seed[:])); err != nil {
+			return nil, err
+		}
+	}
+	if s.tls, err = serverTLS(o.Config.TLS); err != nil {
+		return nil, err
+	}
+	if s.front, err = newFront(s, binary.LittleEndian.Uint64(seed[:])); err != nil {
+		return nil, err
+	}
+	if s.gatewayLn, err = listen("the gateway", "--listen", o.Config.Listen.HTTP); err != nil {
+		return nil, err
+	}
+	if o.Config.Listen.Admin != "" {
+		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
+			return nil, err
+		}
+	}
+	s.addMetrics()
+	s.admin = console.New(console.Options{
+		Pools: s.consolePools, Journal: s.journal, Explain: s.front.h, Ready: s.Ready,
+		Metrics: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}),
+		Config:  s.Config, State: s.configState, Version: buildVersion().Version, Router: s.router,
+		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), TLS: s.tls != nil},
+		Loopback: true, Clock: s.clock, Log: s.log,
+	})
+	return s, nil
+}
+
+// monotonic returns a clock that starts at the wall clock and that no adjustment
+// of it moves.
+func monotonic() func() fleet.Time {
+	start := time.Now()
+	base := fleet.At(start)
+	return func() fleet.Time { return base.Add(time.Since(start)) }
+}
+
+// checkServable refuses what must not run: a door without a lock, or a key that
+// nobody checks.
+func checkServable(c *config.Config) error {
+	if len(c.Pools) == 0 {
+		return usagef("add --replica http://127.0.0.1:8000, or pools to the configuration", "there is nothing to serve: no pool and no --replica")
+	}
+	if c.Auth.KeysFile != "" || len(c.Auth.JWT) > 0 {
+		return usagef("remove auth and bind loopback, behind a proxy that checks keys",
+			"auth is configured, but checking keys is not part of this build: it would let everybody in")
+	}
+	if !config.IsLoopback(c.Listen.HTTP) {
+		return usagef("bind 127.0.0.1, behind a proxy that checks keys",
+			"refusing to listen on %s without keys: anyone who reaches it could use the replicas", c.Listen.HTTP)
+	}
+	if c.Listen.Admin != "" && !config.IsLoopback(c.Listen.Admin) {
+		return usagef("bind 127.0.0.1, and reach it through a tunnel or a proxy",
+			"refusing to open the admin API on %s: it has no keys of its own", c.Listen.Admin)
+	}
+	return nil
+}
+
+func (s *server) openJournal() error {
+	j := s.o.Config.Journal
+	var err error
+	s.journal, err = journal.New(journal.Options{
+		Memory: j.Memory, Dir: j.Dir, MaxAge: j.MaxAge, MaxBytes: int64(j.MaxBytes),
+		Router: s.router, Version: buildVersion().Version, Log: s.log,
+	})
+	if err != nil {
+		return failf("name another directory with --journal-dir, or none", "journal: %v", err)
+	}
+	return nil
+}
+
+// addPool wires one pool: observer, dispatch and flow.
+func (s *server) addPool(p config.Pool, seed uint64) error {
+	policy, err := route.New(p.Route.Policy, seed)
+	if err != nil {
+		return usagef("", "pool %s: %v", p.Name, err)
+	}
+	profile, err := poolProfile(&p)
+	if err != nil {
+		return err
+	}
+	lp := &livePool{cfg: p}
+	src := s.source(&p)
+	lp.source = src.String()
+	var key config.Secret
+	if p.Engine.APIKeyFile != "" {
+		if key, err = config.ReadSecret(p.Engine.APIKeyFile); err != nil {
+			return failf("engine.apiKeyFile names a file with the key of the replicas", "pool %s: %v", p.Name, err)
+		}
+		lp.auth = "Bearer " + key.Reveal()
+	}
+	trust, err := engineTLS(p.Engine.TLS)
+	if err != nil {
+		return err
+	}
+	lp.flow = flow.New(flow.Options{
+		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
+		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile}),
+	})
+	lp.observer = observe.New(observe.Options{
+		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
+		Publish: lp.flow.Observe, Log: s.log, Clock: s.clock,
+	})
+	s.pools = append(s.pools, lp)
+	return nil
+}
+
+// poolProfile finds the engine profile of a pool. "auto" takes the first built-in
+// one of the pool's model, else the default; the router learns the difference.
+func poolProfile(p *config.Pool) (engine.Profile, error) {
+	if p.Engine.Profile != "" && p.Engine.Profile != "auto" {
+		return loadProfile(p.Engine.Profile)
+	}
+	for _, m := range p.Models {
+		base := strings.ToLower(m.Name[strings.LastIndex(m.Name, "/")+1:])
+		for _, prof := range engine.Profiles() {
+			if strings.HasPrefix(base, strings.ToLower(prof.Model)) {
+				return prof, nil
+			}
+		}
+	}
+	prof, _ := engine.Lookup(engine.DefaultProfile)
+	return prof, nil
+}
+
+// source returns where the replicas of a pool are found.
+func (s *server) source(p *config.Pool) observe.Source {
+	if src := s.o.Sources[p.Name]; src != nil {
+		return src
+	}
+	switch r := &p.Replicas; {
+	case r.File != "":
+		return observe.File{Path: r.File, Log: s.log}
+	case r.DNS != "":
+		return observe.DNS{URL: r.DNS, Log: s.log}
+	default:
+		return observe.StaticURLs(r.Static)
+	}
+}
+
+func modelNames(p *config.Pool) []string {
+	var out []string
+	for _, m := range p.Models {
+		out = append(out, m.Name)
+	}
+	return out
+}
+
+func adapterNames(p *config.Pool) []string {
+	var out []string
+	for _, m := range p.Models {
+		out = append(out, m.Adapters...)
+	}
+	return out
+}
+
+func (s *server) addMetrics() {
+	v := buildVersion()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "penstock_build_info", Help: "1, with the version in its labels.",
+		ConstLabels: prometheus.Labels{"version": v.Version, "revision": v.Revision, "go": v.Go},
+	})
+	info.Set(1)
+	s.reg.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newFleetCollector(s.consolePools, s.configState, func() (uint64, uint64, uint64) {
+			st := s.journal.Stats()
+			return st.Records, st.Written, st.Dropped
+		}, s.clock))
+}
+
+// promLog writes errors of a scrape of ours to the log.
+type promLog struct{ log *slog.Logger }
+
+func (p promLog) Println(v ...any) {
+	p.log.Warn("metrics", "error", strings.TrimSpace(fmt.Sprintln(v...)))
+}
+
+// consolePools lists the pools for status and metrics.
+func (s *server) consolePools() []console.Pool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]console.Pool, len(s.pools))
+	for i, p := range s.pools {
+		out[i] = console.Pool{
+			Name: p.cfg.Name, Models: modelNames(&p.cfg), Adapters: adapterNames(&p.cfg), Source: p.source,
+			Flow: p.flow, Observer: p.observer,
+		}
+	}
+	return out
+}
+
+// Ready says why no request can be served, nil where one can.
+func (s *server) Ready() error {
+	if s.stopping.Load() {
+		return errors.New("the server is shutting down")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pools {
+		if snap := p.observer.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 {
+			return nil
+		}
+	}
+	return errors.New("no replica is ready")
+}
+
+// Config returns the configuration that runs.
+func (s *server) Config() *config.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg
+}
+
+func (s *server) configState() console.ConfigState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// GatewayURL is where clients connect.
+func (s *server) GatewayURL() string {
+	scheme := "http"
+	if s.tls != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + s.gatewayLn.Addr().String()
+}
+
+// AdminURL is the admin API, "" where it is off.
+func (s *server) AdminURL() string {
+	if s.adminLn == nil {
+		return ""
+	}
+	return "http://" + s.adminLn.Addr().String()
+}
+
+// Pool returns the flow and the observer of a pool, nil where there is none.
+func (s *server) Pool(name string) (*flow.Flow, *observe.Observer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pools {
+		if p.cfg.Name == name {
+			return p.flow, p.observer
+		}
+	}
+	return nil, nil
+}
+
+// Run serves until ctx ends, then drains: it says that it is not ready, waits for
+// what runs, up to a limit, and closes. It returns an error only where a listener
+// broke.
+func (s *server) Run(ctx context.Context) error {
+	watch, stopWatch := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopWatch()
+	for _, p := range s.pools {
+		wg.Go(func() { _ = p.observer.Run(watch) })
+	}
+	broken := make(chan error, 2)
+	gw := gateway.NewServer(s.front.h, s.tls, s.log)
+	serve := func(name string, run func() error) {
+		wg.Go(func() {
+			if err := run(); !errors.Is(err, http.ErrServerClosed) {
+				broken <- fmt.Errorf("%s: %w", name, err)
+			}
+		})
+	}
+	serve("gateway", func() error {
+		if s.tls != nil {
+			return gw.ServeTLS(s.gatewayLn, "", "")
+		}
+		return gw.Serve(s.gatewayLn)
+	})
+	admin := &http.Server{
+		Handler: s.admin, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	if s.adminLn != nil {
+		serve("admin API", func() error { return admin.Serve(s.adminLn) })
+	}
+	s.log.Info("serving", "gateway", s.GatewayURL(), "admin", s.AdminURL(), "pools", len(s.pools), "config", s.cfg.Digest())
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-broken:
+	}
+	s.drain(gw)
+	admin.Close()
+	stopWatch()
+	s.Close()
+	return err
+}
+
+// drain stops the gateway without cutting what runs: not ready first, so that load
+// balancers look elsewhere, then no new connections, then the wait for the rest.
+func (s *server) drain(gw *http.Server) {
+	s.stopping.Store(true)
+	s.front.h.Drain()
+	s.log.Info("shutting down", "in_flight", s.inFlight(), "timeout", s.o.DrainTimeout.String())
+	if s.o.DrainDelay > 0 {
+		time.Sleep(s.o.DrainDelay)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.o.DrainTimeout)
+	defer cancel()
+	if err := gw.Shutdown(ctx); err != nil {
+		s.log.Warn("cutting what still runs", "in_flight", s.inFlight())
+		gw.Close()
+	}
+}
+
+func (s *server) inFlight() int {
+	n := 0
+	for _, p := range s.consolePools() {
+		t := p.Flow.Stats().Totals
+		n += t.InFlight + t.Held
+	}
+	return n
+}
+
+// Close ends what buildServer made. Run calls it; a second call does nothing.
+func (s *server) Close() {
+	for _, l := range []net.Listener{s.gatewayLn, s.adminLn} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	for _, p := range s.pools {
+		p.flow.Close()
+	}
+	if s.front != nil {
+		s.front.close()
+	}
+	if s.journal != nil {
+		s.journal.Close()
+	}
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/gateway"
+	"github.com/penstock-project/penstock/internal/relay"
+)
+
+// front is the gateway of a server with its connections to the replicas.
+type front struct {
+	h     *gateway.Handler
+	relay *relay.Client
+}
+
+// newFront wires the gateway to the pools of s. key keys the hashes of prompts:
+// random, so that nobody can find prompts that collide.
+func newFront(s *server, key uint64) (*front, error) {
+	var pools []config.Pool
+	for _, p := range s.pools {
+		pools = append(pools, p.cfg)
+	}
+	cat, err := catalogue(s.pools, pools)
+	if err != nil {
+		return nil, err
+	}
+	trust, err := relayTLS(pools)
+	if err != nil {
+		return nil, err
+	}
+	f := &front{relay: relay.New(relay.Options{TLS: trust})}
+	f.h = gateway.New(gateway.Options{
+		Catalogue: cat, Relay: f.relay, Auth: gateway.Anonymous{Debug: true}, Router: s.router, HashKey: key,
+		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
+	})
+	return f, nil
+}
+
+// catalogue lists what clients may ask for: live pools under the models of cfg,
+// which stand in the same order.
+func catalogue(live []*livePool, cfg []config.Pool) (*gateway.Catalogue, error) {
+	var pools []gateway.Pool
+	for i, p := range live {
+		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth}
+		for _, m := range cfg[i].Models {
+			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters})
+		}
+		pools = append(pools, gp)
+	}
+	c, err := gateway.NewCatalogue(pools)
+	if err != nil {
+		return nil, usagef("one name leads to one pool", "%v", err)
+	}
+	return c, nil
+}
+
+// relayTLS trusts the system's roots and the CAs of all pools: connections are
+// shared by address, so a pool cannot have trust of its own there. nil where no
+// pool names a CA.
+func relayTLS(pools []config.Pool) (*tls.Config, error) {
+	var roots *x509.CertPool
+	for i := range pools {
+		file := pools[i].Engine.TLS.CA
+		if file == "" {
+			continue
+		}
+		if roots == nil {
+			var err error
+			if roots, err = x509.SystemCertPool(); err != nil {
+				roots = x509.NewCertPool()
+			}
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, failf("", "%v", err)
+		}
+		if !roots.AppendCertsFromPEM(b) {
+			return nil, failf("", "%s holds no PEM certificate", file)
+		}
+	}
+	if roots == nil {
+		return nil, nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, nil
+}
+
+// update replaces the names that clients may use.
+func (f *front) update(live []*livePool, cfg []config.Pool) error {
+	c, err := catalogue(live, cfg)
+	if err != nil {
+		return err
+	}
+	f.h.SetCatalogue(c)
+	return nil
+}
+
+func (f *front) close() { f.relay.Close() }

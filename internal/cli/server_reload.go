@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/config"
+)
+
+// ReloadFile reads the configuration again and applies what can change while it
+// runs. A file with errors changes nothing.
+func (s *server) ReloadFile(path string) {
+	next, err := config.Load(path, configOptions())
+	if err == nil {
+		err = checkReload(next)
+	}
+	if err == nil {
+		err = s.Reload(next)
+	}
+	now := time.Now().UTC()
+	s.mu.Lock()
+	s.state.ReloadedAt, s.state.ReloadOK, s.state.Error = &now, err == nil, ""
+	if err != nil {
+		s.state.Error = err.Error()
+	}
+	s.mu.Unlock()
+	var errs config.Errors
+	switch {
+	case errors.As(err, &errs):
+		for _, e := range errs {
+			s.log.Error("the configuration has an error; the old one goes on", "error", e.Error())
+		}
+	case err != nil:
+		s.log.Error("the configuration cannot be applied; the old one goes on", "error", err)
+	}
+}
+
+func checkReload(c *config.Config) error {
+	if len(c.Pools) == 0 {
+		return errors.New("there are no pools in it")
+	}
+	return nil
+}
+
+// Reload applies the live part of a configuration: models, where replicas are
+// found, and policies. Nothing in flight is lost. The rest is remembered as
+// waiting for a restart.
+func (s *server) Reload(next *config.Config) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var live, restart []string
+	for _, c := range config.Diff(s.cfg, next) {
+		line := fmt.Sprintf("%s: %s -> %s", c.Path, orDash(c.Old), orDash(c.New))
+		if c.Live {
+			live = append(live, line)
+		} else {
+			restart = append(restart, line)
+		}
+	}
+	running := *s.cfg
+	running.Pools = slices.Clone(s.cfg.Pools)
+	for i := range running.Pools {
+		p := &running.Pools[i]
+		for k := range next.Pools {
+			if n := &next.Pools[k]; n.Name == p.Name {
+				p.Models, p.Replicas, p.Route = n.Models, n.Replicas, n.Route
+			}
+		}
+	}
+	if err := s.front.update(s.pools, running.Pools); err != nil {
+		return err
+	}
+	for i, lp := range s.pools {
+		if err := s.applyPool(lp, running.Pools[i]); err != nil {
+			return err
+		}
+	}
+	s.cfg = &running
+	s.state.Digest, s.state.Restart, s.state.Inert = running.Digest(), restart, next.Inert()
+	s.log.Info("configuration reloaded", "changes", strings.Join(live, "; "), "waits_for_restart", strings.Join(restart, "; "),
+		"digest", s.state.Digest)
+	return nil
+}
+
+// applyPool changes what differs in one pool; s.mu is held.
+func (s *server) applyPool(lp *livePool, p config.Pool) error {
+	if p.Route.Policy != lp.cfg.Route.Policy {
+		if err := lp.flow.SetPolicy(p.Route.Policy); err != nil {
+			return fmt.Errorf("pool %s: %w", p.Name, err)
+		}
+	}
+	if !slices.Equal(modelNames(&p), modelNames(&lp.cfg)) {
+		lp.observer.SetModels(modelNames(&p))
+	}
+	a, b := &p.Replicas, &lp.cfg.Replicas
+	if !slices.Equal(a.Static, b.Static) || a.File != b.File || a.DNS != b.DNS {
+		src := s.source(&p)
+		lp.observer.SetSource(src)
+		lp.source = src.String()
+	}
+	lp.cfg = p
+	return nil
+}
