@@ -140,6 +140,9 @@ type counters struct {
 	preempted, finished, cancelled, rejected    int64
 	engineSteps, waitingTokens, prefilledTokens int64
 	busy                                        int64 // ticks
+	// what finished steps did, in the units of the five coefficients
+	prompts, decodes, context int64
+	pairs                     float64
 }
 
 // ticksPerNS is the resolution of step times. Integer ticks make a jump over many

@@ -31,7 +31,7 @@ type Fitted struct {
 }
 
 const (
-	fitRows  = 2000 // later rows are left out
+	fitRows  = 2000 // rows that are played; what arrives later is left out
 	fitLeast = 20   // rows below which five numbers cannot be told
 )
 
@@ -39,52 +39,72 @@ const (
 // (KV, chunk, batch) are taken from start, and so are coefficients that the rows say
 // nothing about.
 //
-// The first guess is linear least squares: while a request decodes, the time between
-// its tokens is the sum of what the steps did for everybody, and all of that can be
-// read off the rows. It is refined by simulation, so that queueing, chunking and
-// memory are accounted for. An error names what is wrong with the rows.
+// The time that a request spends at the replica is the sum of the steps that ran
+// meanwhile, so given the schedule the coefficients follow by linear least squares;
+// the schedule follows from the coefficients by simulation. The two are alternated,
+// starting from what the rows tell without a schedule, and the best set is polished by
+// descent. An error names what is wrong with the rows.
 func Fit(start Profile, rows []Row) (Fitted, error) {
 	rows, err := checkRows(rows)
 	if err != nil {
 		return Fitted{}, err
 	}
+	all := runs{rows: rows, until: math.Inf(1)}
+	if len(rows) > fitRows {
+		all = runs{rows: rows[:fitRows], until: rows[fitRows].Arrival}
+	}
+	if all.scored() < fitLeast {
+		return Fitted{}, fmt.Errorf("of the first %d rows only %d end before the next one arrives; rows of several replicas?", fitRows, all.scored())
+	}
 	if need := longest(rows); start.Blocks()*start.BlockTokens < need {
 		return Fitted{}, fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", start.Name, start.KVTokens, need)
-	}
-	x := coefficients(&start)
-	for i, v := range decodeFit(rows) {
-		if v > 0 {
-			x[i] = v
-		}
 	}
 	loss := func(x [5]float64) float64 {
 		p := start
 		setCoefficients(&p, x)
-		e2e, ttft := predict(p, rows)
+		e2e, ttft := all.predict(p)
 		return e2e + 0.05*math.Abs(ttft)
 	}
-	x = descend(x, loss)
-	// The loss has several valleys: the profile to start from may lie in a better one.
+	x := descend(all.resolve(start, loss), loss)
+	// There are several valleys; the profile to start from may lie in a better one.
 	if y := descend(coefficients(&start), loss); loss(y) < loss(x) {
 		x = y
 	}
-	f := Fitted{Profile: start, Rows: len(rows)}
+	f := Fitted{Profile: start, Rows: all.scored()}
 	setCoefficients(&f.Profile, x)
-	f.E2EError, f.TTFTError = predict(f.Profile, rows)
+	f.E2EError, f.TTFTError = all.predict(f.Profile)
 	for i := range x {
 		y, p := x, start
 		y[i] *= 1.25
 		setCoefficients(&p, y)
-		e, _ := predict(p, rows)
+		e, _ := all.predict(p)
 		f.Weight[i] = e - f.E2EError
 	}
 	return f, nil
 }
 
+// runs are the rows that a fit plays. Those that end after until met requests that are
+// left out, so they are played and not scored.
+type runs struct {
+	rows  []Row
+	until float64
+}
+
+func (f *runs) scores(r *Row) bool { return r.Arrival+r.E2E < f.until }
+
+func (f *runs) scored() int {
+	n := 0
+	for i := range f.rows {
+		if f.scores(&f.rows[i]) {
+			n++
+		}
+	}
+	return n
+}
+
 func checkRows(rows []Row) ([]Row, error) {
 	rows = append([]Row(nil), rows...)
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].Arrival < rows[j].Arrival })
-	rows = rows[:min(len(rows), fitRows)]
 	if len(rows) < fitLeast {
 		return nil, fmt.Errorf("%d rows, at least %d are needed", len(rows), fitLeast)
 	}
@@ -126,15 +146,15 @@ func setCoefficients(p *Profile, x [5]float64) {
 //
 //	e2e - ttft = Base*steps + PTok*prompts + PAttn*pairs + DSeq*tokens + DCtx*context
 //
-// where the right-hand sums are over what the replica did meanwhile. Equations are
-// divided by their left side, so that relative errors count. Terms that come out
-// negative are dropped and 0.
-func decodeFit(rows []Row) [5]float64 {
+// where the right-hand sums are over what the replica did meanwhile, as far as the
+// rows tell.
+func (f *runs) decodeFit() [5]float64 {
+	rows := f.rows
 	var eqs [][6]float64
 	for i := range rows {
 		a := &rows[i]
 		from, to := a.Arrival+a.TTFT, a.Arrival+a.E2E
-		if a.Output < 2 || to <= from {
+		if a.Output < 2 || to <= from || !f.scores(a) {
 			continue
 		}
 		eq := [6]float64{0: float64(a.Output - 1), 5: to - from}
@@ -155,11 +175,24 @@ func decodeFit(rows []Row) [5]float64 {
 			eq[3] += tokens
 			eq[4] += tokens * (float64(b.Prompt) + 1 + share*((lo+hi)/2-first))
 		}
-		for k := range eq {
-			eq[k] /= to - from
-		}
-		eqs = append(eqs, eq)
+		eqs = append(eqs, weighted(eq))
 	}
+	return nonNegative(eqs)
+}
+
+// weighted divides an equation by its right side, so that relative errors count.
+func weighted(eq [6]float64) [6]float64 {
+	for k := range eq {
+		if k != 5 {
+			eq[k] /= eq[5]
+		}
+	}
+	eq[5] = 1
+	return eq
+}
+
+// nonNegative solves the equations, leaving out terms that would come out negative.
+func nonNegative(eqs [][6]float64) [5]float64 {
 	use := [5]bool{true, true, true, true, true}
 	for {
 		x := leastSquares(eqs, use)
@@ -174,6 +207,94 @@ func decodeFit(rows []Row) [5]float64 {
 		}
 		use[worst] = false
 	}
+}
+
+// resolve alternates schedule and coefficients and returns the set of least loss.
+func (f *runs) resolve(start Profile, loss func([5]float64) float64) [5]float64 {
+	best := coefficients(&start)
+	least := loss(best)
+	for _, guess := range [][5]float64{f.decodeFit(), best} {
+		x := keepPositive(guess, coefficients(&start))
+		for range 12 {
+			if l := loss(x); l < least {
+				best, least = x, l
+			}
+			p := start
+			setCoefficients(&p, x)
+			next := keepPositive(nonNegative(f.scheduleEquations(p)), x)
+			for i := range x {
+				x[i] = math.Sqrt(x[i] * next[i]) // half way, since the schedule moves too
+			}
+		}
+	}
+	return best
+}
+
+// keepPositive puts a tenth of def where x is 0: a factor can not leave 0 again.
+func keepPositive(x, def [5]float64) [5]float64 {
+	for i := range x {
+		if x[i] <= 0 {
+			x[i] = max(def[i]/10, 1e-15)
+		}
+	}
+	return x
+}
+
+// scheduleEquations plays the rows on a replica of p and returns, for each request,
+// what the steps did from its arrival to its first and to its last token.
+func (f *runs) scheduleEquations(p Profile) [][6]float64 {
+	rows := f.rows
+	c := NewCore(p, CoreOptions{})
+	at := func(s float64) fleet.Time { return fleet.Time((s - rows[0].Arrival) * 1e9) }
+	type begin struct {
+		work [5]float64
+		lead float64 // seconds that the step in progress had run by then
+	}
+	begins := make([]begin, len(rows))
+	var eqs [][6]float64
+	var ev []Event
+	run := func(until fleet.Time) {
+		for c.Next() <= until {
+			ev = c.Advance(c.Next(), ev[:0])
+			work := c.work()
+			for _, e := range ev {
+				r, b := &rows[e.Seq], &begins[e.Seq]
+				if !f.scores(r) {
+					continue
+				}
+				measured := r.E2E
+				switch e.Kind {
+				case EventFirstToken:
+					measured = r.TTFT
+				case EventFinished:
+				default:
+					continue
+				}
+				eq := [6]float64{5: measured + b.lead}
+				for k := range work {
+					eq[k] = work[k] - b.work[k]
+				}
+				eqs = append(eqs, weighted(eq))
+			}
+		}
+	}
+	for i, r := range rows {
+		now := at(r.Arrival)
+		run(now)
+		if c.cur.busy {
+			c.cut(now)
+			begins[i].lead = now.Seconds(c.cur.start)
+		}
+		begins[i].work = c.work()
+		c.Submit(now, Seq{ID: uint64(i), PromptTokens: r.Prompt, OutputTokens: r.Output, Known: r.Cached})
+	}
+	run(fleet.Never - 1)
+	return eqs
+}
+
+// work is what finished steps did, in the units of the five coefficients.
+func (c *Core) work() [5]float64 {
+	return [5]float64{float64(c.n.engineSteps), float64(c.n.prompts), c.n.pairs, float64(c.n.decodes), float64(c.n.context)}
 }
 
 func scale(eqs [][6]float64, k int) float64 {
@@ -237,7 +358,9 @@ func leastSquares(eqs [][6]float64, use [5]bool) [5]float64 {
 
 // predict plays the rows on a replica of p and returns the mean relative error of the
 // end-to-end time and the error of the mean time to first token.
-func predict(p Profile, rows []Row) (e2e, ttft float64) {
+func (f *runs) predict(p Profile) (e2e, ttft float64) {
+	rows := f.rows
+	scored := 0.0
 	c := NewCore(p, CoreOptions{})
 	at := func(s float64) fleet.Time { return fleet.Time((s - rows[0].Arrival) * 1e9) }
 	var ev []Event
@@ -246,12 +369,16 @@ func predict(p Profile, rows []Row) (e2e, ttft float64) {
 		ev = c.Advance(now, ev[:0])
 		for _, e := range ev {
 			r := &rows[e.Seq]
+			if !f.scores(r) {
+				continue
+			}
 			switch s := e.At.Seconds(at(r.Arrival)); e.Kind {
 			case EventFirstToken:
 				got += s
 				want += r.TTFT
 			case EventFinished:
 				e2e += math.Abs(s-r.E2E) / r.E2E
+				scored++
 			}
 		}
 	}
@@ -260,7 +387,7 @@ func predict(p Profile, rows []Row) (e2e, ttft float64) {
 		c.Submit(at(r.Arrival), Seq{ID: uint64(i), PromptTokens: r.Prompt, OutputTokens: r.Output, Known: r.Cached})
 	}
 	take(fleet.Never - 1)
-	return e2e / float64(len(rows)), got/want - 1
+	return e2e / scored, got/want - 1
 }
 
 // descend looks for a lower loss by changing one coefficient, or two against each
@@ -268,7 +395,7 @@ func predict(p Profile, rows []Row) (e2e, ttft float64) {
 // moves whole batches.
 func descend(x [5]float64, loss func([5]float64) float64) [5]float64 {
 	best := loss(x)
-	for step := 0.5; step > 0.004; {
+	for step := 0.25; step > 0.01; {
 		improved := false
 		for i := range x {
 			for j := range i + 1 {

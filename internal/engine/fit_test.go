@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestFitFindsTheModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("error %.2f %%, TTFT %+.1f %%, weights %.4f, %+v", 100*f.E2EError, 100*f.TTFTError, f.Weight, coefficients(&f.Profile))
+	t.Logf("error %.2f %%, TTFT %+.1f %%, weights %.4f, %s", 100*f.E2EError, 100*f.TTFTError, f.Weight, fmt.Sprintf("%.3g", coefficients(&f.Profile)))
 	if f.E2EError > 0.01 || math.Abs(f.TTFTError) > 0.05 {
 		t.Errorf("end to end %.2f %%, time to first token %+.1f %%", 100*f.E2EError, 100*f.TTFTError)
 	}
@@ -56,32 +57,22 @@ func TestFitFindsTheModel(t *testing.T) {
 	}
 }
 
-// TestFitToRealEngine fits the measured runs anew, from a profile of the wrong
+// TestFitToRealEngine fits a measured run anew, from a profile of the wrong
 // accelerator.
 func TestFitToRealEngine(t *testing.T) {
-	for _, tc := range []struct {
-		dir   string
-		kv    int
-		seqs  int
-		limit float64
-	}{
-		{"RTX4090_Llama-3.1-8B", 41408, 256, 0.02},
-		{"RTXPRO6000_Llama-3.1-8B", 520000, 128, 0.02},
-	} {
-		start, _ := Lookup("llama-3.1-8b-h100")
-		start.KVTokens, start.ChunkTokens, start.MaxSeqs = tc.kv, 2048, tc.seqs
-		var rows []Row
-		for _, r := range loadRun(t, tc.dir, "sharegpt-llama-3.1-8b-300-sps10.jsonl", 16) {
-			rows = append(rows, Row{Arrival: r.Queued, TTFT: r.First - r.Queued, E2E: r.Last - r.Queued, Prompt: r.Prompt, Output: r.Output})
-		}
-		f, err := Fit(start, rows[:150]) // half of them, for the time that the race detector takes
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: error %.2f %%, TTFT %+.1f %%, weights %.4f, %.3g", tc.dir, 100*f.E2EError, 100*f.TTFTError, f.Weight, coefficients(&f.Profile))
-		if f.E2EError > tc.limit {
-			t.Errorf("%s: error %.2f %%", tc.dir, 100*f.E2EError)
-		}
+	start, _ := Lookup("llama-3.1-8b-h100")
+	start.KVTokens, start.ChunkTokens, start.MaxSeqs = 520000, 2048, 128
+	var rows []Row
+	for _, r := range loadRun(t, "RTXPRO6000_Llama-3.1-8B", "sharegpt-llama-3.1-8b-300-sps10.jsonl", 16) {
+		rows = append(rows, Row{Arrival: r.Queued, TTFT: r.First - r.Queued, E2E: r.Last - r.Queued, Prompt: r.Prompt, Output: r.Output})
+	}
+	f, err := Fit(start, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("error %.2f %%, TTFT %+.1f %%, weights %.4f, %.3g", 100*f.E2EError, 100*f.TTFTError, f.Weight, coefficients(&f.Profile))
+	if f.E2EError > 0.02 {
+		t.Errorf("error %.2f %%", 100*f.E2EError)
 	}
 }
 

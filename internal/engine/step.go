@@ -19,6 +19,9 @@ type step struct {
 	grow  int64
 	n     int64
 	end   fleet.Time
+	// prompt tokens and (token, context) pairs computed; only where n is 1
+	prompts int
+	pairs   float64
 }
 
 // ticksAfter is the length of the first j steps.
@@ -107,6 +110,7 @@ func (c *Core) begin(out []Event) []Event {
 	c.inStep = true
 	s := &c.cur
 	s.busy, s.n, s.grow = true, 1, 0
+	s.prompts, s.pairs = plan.tokens, plan.attn
 	s.first = c.base + c.dSeq*int64(decodes) + c.dCtx*ctx
 	if plan.tokens > 0 || plan.loads > 0 {
 		s.first += ticks(c.p.PTok*float64(plan.tokens) + c.p.PAttn*plan.attn + c.p.LoRALoad*float64(plan.loads))
@@ -281,6 +285,10 @@ func (c *Core) settle(j int64) {
 func (c *Core) count(j int64) {
 	c.n.engineSteps += j
 	c.n.busy += c.cur.ticksAfter(j)
+	c.n.prompts += int64(c.cur.prompts)
+	c.n.pairs += c.cur.pairs
+	c.n.decodes += j * int64(c.decoding)
+	c.n.context += j*c.ctx + int64(c.decoding)*(j*(j-1)/2)
 	c.n.output += j * int64(c.decoding)
 	c.ctx += j * int64(c.decoding)
 	c.steps += j
