@@ -115,6 +115,12 @@ func (d *decoder) validateReplicas(p *Pool, path string) {
 	case len(have) > 1:
 		d.failPath(path+".replicas."+have[1], "replicas has both %s; one source a pool", strings.Join(have, " and "))
 	}
+	if d.set[path+".replicas.selector"] && len(r.Selector.Labels) == 0 {
+		d.failPath(path+".replicas.selector", "selector needs labels, such as [app=vllm]")
+	}
+	if d.set[path+".replicas.process"] && len(r.Process.Command) == 0 {
+		d.failPath(path+".replicas.process", "process needs a command")
+	}
 	seen := map[string]string{}
 	for i, u := range r.Static {
 		d.unique(seen, strings.TrimSuffix(u, "/"), fmt.Sprintf("%s.replicas.static[%d]", path, i), "replica")

@@ -98,6 +98,17 @@ func (c *Config) writeObject(b *bytes.Buffer, o *object, v any, path string, dep
 // empty ones are better left out.
 func isSource(o *object) bool { return o == replicasObject }
 
+// idle reports whether a source of replicas is not in use.
+func idle(at any) bool {
+	switch v := at.(type) {
+	case *Selector:
+		return v.Namespace == "" && len(v.Labels) == 0
+	case *Process:
+		return len(v.Command) == 0
+	}
+	return isZero(at)
+}
+
 // optionalBlock reports whether a mapping means something by being there.
 func optionalBlock(f *field) bool { return f.obj == selectorObject || f.obj == processObject }
 
@@ -134,11 +145,16 @@ func quoteYAML(s string) string {
 func tree(o *object, v any) json.RawMessage {
 	var b bytes.Buffer
 	b.WriteByte('{')
+	first := true
 	for i := range o.fields {
 		f := &o.fields[i]
-		if i > 0 {
+		if isSource(o) && idle(f.at(v)) {
+			continue // naming a source means using it
+		}
+		if !first {
 			b.WriteByte(',')
 		}
+		first = false
 		fmt.Fprintf(&b, "%q:", f.key)
 		b.Write(treeValue(f, f.at(v)))
 	}
