@@ -42,6 +42,9 @@ type Options struct {
 	// goes back.
 	Clock func() fleet.Time
 	Log   *slog.Logger // nil: discard
+	// Alive, where set, is told that bytes of an answer came from an endpoint:
+	// evidence of life while its probes time out. It must not block.
+	Alive func(endpoint string)
 }
 
 // NoReplicaError says that no replica can take a request. The gateway answers 503

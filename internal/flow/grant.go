@@ -138,6 +138,7 @@ func (g *Grant) MaybeDuplicate() bool { return g.duplicate }
 // Acquire or Retry counts.
 func (g *Grant) FirstToken() {
 	f := g.f
+	g.alive()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g.over || g.first != 0 {
@@ -153,9 +154,17 @@ func (g *Grant) Tokens(n int) {
 		return
 	}
 	f := g.f
+	g.alive()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g.progress()
+}
+
+// alive passes evidence of life on.
+func (g *Grant) alive() {
+	if fn := g.f.o.Alive; fn != nil {
+		fn(g.id)
+	}
 }
 
 // progress reports the gathered tokens. The lock is held.

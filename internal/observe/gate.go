@@ -23,7 +23,7 @@ const (
 const (
 	deadLooks  = 2                // looks in a row that take a ready endpoint out
 	goodLooks  = 2                // looks in a row that bring a failed one back
-	lifeLimit  = 30 * time.Second // without any sign of life a slow endpoint is given up
+	lifeLimit  = 45 * time.Second // without any sign of life a slow endpoint is given up
 	closeLooks = 2                // answers in a row that end slowness
 )
 

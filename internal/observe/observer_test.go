@@ -212,7 +212,7 @@ func TestBusyIsNotDead(t *testing.T) {
 			t.Errorf("bytes flow, so it is busy: %s slow %v (%s)", e.Phase, e.Slow, e.Reason)
 		}
 		// Now nothing at all.
-		time.Sleep(40 * time.Second)
+		time.Sleep(time.Minute)
 		phase(t, state()["a:1"], fleet.PhaseFailed, "no sign of life")
 		f.set("a:1", func(r *fakeReplica) { r.frozen, r.slow = false, false })
 		time.Sleep(10 * time.Second)
