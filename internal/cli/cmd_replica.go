@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"time"
@@ -149,8 +150,10 @@ func runReplica(ctx context.Context, e *Env, o replica.Options, control string) 
 		return listenFault("--listen", o.Listen, err)
 	}
 	<-ctx.Done()
-	// A second signal does not wait.
-	s.Shutdown(context.Background())
+	// A second signal cuts the wait for running answers short.
+	again, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	s.Shutdown(again)
 	return nil
 }
 

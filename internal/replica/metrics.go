@@ -202,6 +202,19 @@ func (s *Server) writeEngine(x *exposition, st *engine.Stats) {
 	by("vllm:request_success_total", "counter", "Requests that came to an end, by why.", "finished_reason", finishReasons[:], success...)
 	x.family("vllm:admission_rejections_total", "counter", "Requests refused before they were queued.")
 	x.sample("vllm:admission_rejections_total", name+`,reason="max_num_queued_reqs"`, float64(m.rejected))
+	m.writeHistograms(x, name)
+	if len(m.adapters) > 0 {
+		x.family("vllm:lora_requests_info", "gauge", "Adapters of requests in flight; the value is the time of the sample.")
+		for _, a := range m.adapters {
+			x.sample("vllm:lora_requests_info", label("max_lora", m.maxLoRA)+","+label("running_lora_adapters", a.running)+","+label("waiting_lora_adapters", a.running), a.at)
+		}
+	}
+	x.family("vllm:cache_config_info", "gauge", "Configuration of the KV cache, in labels.")
+	x.sample("vllm:cache_config_info", cacheConfig(&s.profile), 1)
+}
+
+// writeHistograms writes the histograms of the engine; name is the model label.
+func (m *metrics) writeHistograms(x *exposition, name string) {
 	for _, h := range []struct {
 		family, help string
 		h            *histogram
@@ -225,12 +238,4 @@ func (s *Server) writeEngine(x *exposition, st *engine.Stats) {
 	} {
 		x.histogram(h.family, h.help, `engine="0"`, name, h.h)
 	}
-	if len(m.adapters) > 0 {
-		x.family("vllm:lora_requests_info", "gauge", "Adapters of requests in flight; the value is the time of the sample.")
-		for _, a := range m.adapters {
-			x.sample("vllm:lora_requests_info", label("max_lora", m.maxLoRA)+","+label("running_lora_adapters", a.running)+","+label("waiting_lora_adapters", a.running), a.at)
-		}
-	}
-	x.family("vllm:cache_config_info", "gauge", "Configuration of the KV cache, in labels.")
-	x.sample("vllm:cache_config_info", cacheConfig(&s.profile), 1)
 }

@@ -166,6 +166,7 @@ func (s *Server) InFlight() int {
 
 // Close stops everything at once: listener, connections, engine.
 func (s *Server) Close() {
+	s.weather.set(Faults{}) // whoever is held must be able to leave
 	s.closeListener(true)
 	s.ended.Do(func() { close(s.stop) })
 	<-s.done
