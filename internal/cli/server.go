@@ -388,7 +388,7 @@ func (s *server) Run(ctx context.Context) error {
 	if s.adminLn != nil {
 		serve("admin API", func() error { return admin.Serve(s.adminLn) })
 	}
-	s.log.Info("serving", "gateway", s.GatewayURL(), "admin", s.AdminURL(), "pools", len(s.pools), "config", s.cfg.Digest())
+	s.log.Info("serving", "gateway", s.GatewayURL(), "admin", s.AdminURL(), "pools", len(s.pools), "config", s.Config().Digest())
 	var err error
 	select {
 	case <-ctx.Done():
