@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/testinput"
 )
 
 // chatLoad is an open loop of chat requests: a shared system prompt, sessions of
@@ -72,4 +73,55 @@ func BenchmarkCoreChat(b *testing.B) {
 			b.ReportMetric(float64(st.Steps)/float64(st.Finished), "steps/request")
 		})
 	}
+}
+
+// BenchmarkCoreMooncake plays a public trace of long prompts on eight replicas, each
+// request at the one with the fewest in flight; ns/op is the whole trace.
+func BenchmarkCoreMooncake(b *testing.B) {
+	type line struct {
+		At     float64  `json:"timestamp"`
+		Input  int      `json:"input_length"`
+		Output int      `json:"output_length"`
+		Hashes []uint64 `json:"hash_ids"`
+	}
+	trace := readLines[line](b, testinput.Shared(b, "traces/mooncake/conversation_trace.jsonl"))
+	p, _ := Lookup("qwen3-32b-2xh100")
+	p.BlockTokens = 512
+	b.ReportAllocs()
+	var ev []Event
+	var st Stats
+	for b.Loop() {
+		var cores [8]*Core
+		for i := range cores {
+			cores[i] = NewCore(p, CoreOptions{})
+		}
+		var load [8]int
+		for i, r := range trace {
+			now, best := fleet.Time(r.At*1e6), 0
+			for k, c := range cores {
+				for c.Next() <= now {
+					ev = c.Advance(c.Next(), ev[:0])
+					for _, e := range ev {
+						if e.Kind == EventFinished {
+							load[k]--
+						}
+					}
+				}
+				if load[k] < load[best] {
+					best = k
+				}
+			}
+			load[best]++
+			cores[best].Submit(now, Seq{ID: uint64(i), PromptTokens: r.Input, OutputTokens: r.Output, Blocks: r.Hashes})
+		}
+		for _, c := range cores {
+			for c.Next() != fleet.Never {
+				ev = c.Advance(c.Next(), ev[:0])
+			}
+		}
+		st = cores[0].Stats(fleet.Never - 1)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(trace)), "ns/request")
+	b.ReportMetric(float64(st.CacheHits)/float64(st.CacheQueries), "hit")
+	b.ReportMetric(float64(st.Preemptions)/float64(max(1, st.Finished)), "preemptions/request")
 }
