@@ -14,6 +14,7 @@ import (
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/load"
+	"github.com/penstock-project/penstock/internal/observe"
 	"github.com/penstock-project/penstock/internal/replica"
 	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/workload"
@@ -79,7 +80,16 @@ func startDemo(ctx context.Context, e *Env, listen, admin, policy string) (*demo
 		p.Replicas.Static = append(p.Replicas.Static, r.URL())
 	}
 	cfg.Pools = []config.Pool{p}
-	s, err := buildServer(serverOptions{Config: cfg, Interval: 500 * time.Millisecond, DrainTimeout: 2 * time.Second})
+	var named observe.Static
+	for i, r := range f.replicas {
+		t := observe.TargetFor(r.URL())
+		t.ID = demoName(i)
+		named = append(named, t)
+	}
+	s, err := buildServer(serverOptions{
+		Config: cfg, Interval: 500 * time.Millisecond, DrainTimeout: 2 * time.Second,
+		Sources: map[string]observe.Source{demoPool: named},
+	})
 	if err != nil {
 		return f, err
 	}
@@ -89,6 +99,9 @@ func startDemo(ctx context.Context, e *Env, listen, admin, policy string) (*demo
 	go func() { f.stopped <- s.Run(run) }()
 	return f, f.waitReady(ctx, 0)
 }
+
+// demoName is what the router calls replica i.
+func demoName(i int) string { return fmt.Sprintf("r%d", i) }
 
 // startReplica takes the preferred address, or any free port where that is taken.
 func startReplica(ctx context.Context, p engine.Profile, addr string) (*replica.Server, error) {
