@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/observe"
+)
+
+// ActivePorts are the annotations that switch on only some of the ports of a pod,
+// as a list with commas. The first that a pod carries counts.
+var ActivePorts = []string{"inference.networking.k8s.io/active-ports", "llm-d.ai/active-ports"}
+
+// roleLabel tells the halves of a split pool apart, as llm-d labels them.
+const roleLabel = "llm-d.ai/role"
+
+// Selection is which pods make up a pool.
+type Selection struct {
+	Namespace string
+	Selector  labels.Selector
+	Ports     []int  // one endpoint each; several are data-parallel ranks
+	Scheme    string // http or https
+}
+
+// PodSource finds replicas as pods. It implements observe.Source.
+type PodSource struct {
+	Cluster *Cluster
+	Select  Selection
+}
+
+func (s *PodSource) String() string {
+	return fmt.Sprintf("pods %s in %s, ports %v", s.Select.Selector, s.Select.Namespace, s.Select.Ports)
+}
+
+// gather is how long changes are collected before the list is told: a rollout
+// changes many pods at once.
+const gather = 50 * time.Millisecond
+
+// Run implements observe.Source. While the API server is away it keeps silent, so
+// the last list goes on serving.
+func (s *PodSource) Run(ctx context.Context, up func([]observe.Target)) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(s.Cluster.Pods, 10*time.Minute,
+		informers.WithNamespace(s.Select.Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = s.Select.Selector.String() }))
+	inf := factory.Core().V1().Pods().Informer()
+	if err := inf.SetTransform(trim); err != nil {
+		return err
+	}
+	changed := make(chan struct{}, 1)
+	note := func() {
+		s.Cluster.touch()
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { note() }, UpdateFunc: func(any, any) { note() }, DeleteFunc: func(any) { note() },
+	}); err != nil {
+		return err
+	}
+	if err := inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
+		s.Cluster.Log.Warn("the API server does not answer; the last list of pods stays in use", "source", s.String(), "error", err.Error())
+	}); err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+		return context.Cause(ctx)
+	}
+	s.Cluster.touch()
+	var last []observe.Target
+	for first := true; ; first = false {
+		var pods []*corev1.Pod
+		for _, o := range inf.GetStore().List() {
+			if p, ok := o.(*corev1.Pod); ok {
+				pods = append(pods, p)
+			}
+		}
+		if now := Targets(pods, s.Select); first || !slices.Equal(now, last) {
+			last = now
+			up(slices.Clone(now))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(gather):
+		}
+	}
+}
+
+// trim drops what is never read, so that a thousand pods stay small.
+func trim(o any) (any, error) {
+	if p, ok := o.(*corev1.Pod); ok {
+		p.ManagedFields = nil
+		p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
+		p.Status.ContainerStatuses, p.Status.InitContainerStatuses = nil, nil
+	}
+	return o, nil
+}
+
+// Targets turns pods into endpoints, ordered by ID: one for each active port of
+// each pod that is Ready or that drains.
+func Targets(pods []*corev1.Pod, sel Selection) []observe.Target {
+	var out []observe.Target
+	scheme := sel.Scheme
+	if scheme == "" {
+		scheme = "http"
+	}
+	for _, p := range pods {
+		if p.Status.PodIP == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+			continue
+		}
+		draining := p.DeletionTimestamp != nil
+		if !draining && !podReady(p) {
+			continue
+		}
+		active := activePorts(p, sel.Ports)
+		for rank, port := range sel.Ports {
+			if !slices.Contains(active, port) {
+				continue
+			}
+			t := observe.Target{
+				ID:   p.Namespace + "/" + p.Name,
+				URL:  scheme + "://" + net.JoinHostPort(p.Status.PodIP, strconv.Itoa(port)),
+				Rank: -1, Role: roleOf(p.Labels[roleLabel]),
+			}
+			if len(sel.Ports) > 1 {
+				t.ID += "#" + strconv.Itoa(rank)
+				t.Rank = rank
+			}
+			if draining {
+				t.Draining, t.Reason = true, "the pod is being deleted"
+			}
+			out = append(out, t)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].ID < out[j].ID })
+	return out
+}
+
+func podReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// activePorts returns the ports that the pod's annotation switches on; all where
+// it carries none.
+func activePorts(p *corev1.Pod, all []int) []int {
+	for _, name := range ActivePorts {
+		v, ok := p.Annotations[name]
+		if !ok {
+			continue
+		}
+		var out []int
+		for _, f := range strings.Split(v, ",") {
+			if n, err := strconv.Atoi(strings.TrimSpace(f)); err == nil {
+				out = append(out, n)
+			}
+		}
+		return out
+	}
+	return all
+}
+
+// roleOf reads the label that llm-d uses; a role that is not known is both.
+func roleOf(s string) fleet.Role {
+	if r, ok := fleet.ParseRole(s); ok {
+		return r
+	}
+	return fleet.RoleBoth
+}
