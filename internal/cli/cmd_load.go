@@ -294,10 +294,19 @@ func (f *loadFlags) connect(ctx context.Context) (*load.Target, error) {
 	}
 	for _, m := range models {
 		if m.ID == f.model && f.maxContext == 0 {
-			f.maxContext = m.MaxContext
+			f.maxContext = usableContext(m.MaxContext)
 		}
 	}
 	return t, nil
+}
+
+// usableContext leaves room for what a chat template adds to a prompt and for a
+// tokenizer that counts a little differently. 0 stays 0, which is no limit.
+func usableContext(told int) int {
+	if told == 0 {
+		return 0
+	}
+	return max(told-told/50-64, 1)
 }
 
 func (f *loadFlags) run(e *Env, output string) error {

@@ -18,6 +18,9 @@ type Endpoint struct {
 	// Reason says why Phase is what it is ("/health 503", "drained by operator").
 	Reason string
 	Engine string // "vllm", "sglang", "tgi", "llamacpp", "trtllm", "triton", "ollama"; "" unknown
+	// MaxModelLen is the longest prompt plus answer that the engine tells of, in
+	// tokens; 0 unknown.
+	MaxModelLen int
 	// Slow says that the endpoint is alive but its probes time out: busy, not dead.
 	// It keeps PhaseReady; a policy may rank it lower.
 	Slow bool

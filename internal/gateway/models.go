@@ -4,9 +4,11 @@ package gateway
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -61,5 +63,32 @@ func appendModel(b []byte, t *target) []byte {
 	} else {
 		b = append(b, "null"...)
 	}
+	if n := t.maxModelLen(); n > 0 {
+		b = append(b, `,"max_model_len":`...)
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
 	return append(b, '}')
+}
+
+// maxModelLen is the context that every ready replica of the model offers, in
+// tokens; 0 where none tells.
+func (t *target) maxModelLen() int {
+	if t.pool == nil || t.pool.Flow == nil {
+		return 0
+	}
+	snap := t.pool.Flow.Snapshot()
+	if snap == nil {
+		return 0
+	}
+	least := 0
+	for i := range snap.Endpoints {
+		ep := &snap.Endpoints[i]
+		if ep.Phase != fleet.PhaseReady || ep.MaxModelLen == 0 || !slices.Contains(ep.Models, t.engineName()) {
+			continue
+		}
+		if least == 0 || ep.MaxModelLen < least {
+			least = ep.MaxModelLen
+		}
+	}
+	return least
 }

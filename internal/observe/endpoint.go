@@ -215,37 +215,43 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 // remember merges what an engine says of its adapters with what it said before.
 // vLLM lists only adapters with requests; one that was in use and is idle now is
 // most likely still in its slot, so it becomes resident, not absent. At keeps the
-// moment when it was last seen; of more adapters than slots the ones seen last
-// stay.
+// moment when it was last seen in use; of more adapters than slots the ones seen
+// last stay.
 func remember(before []fleet.Adapter, sig *fleet.Signals, models []string, complete bool) []fleet.Adapter {
 	if complete {
 		return slices.Clone(sig.Adapters)
 	}
-	out := slices.Clone(sig.Adapters)
-	var idle []fleet.Adapter
-	for _, a := range before {
-		if slices.ContainsFunc(out, func(b fleet.Adapter) bool { return b.Name == a.Name }) {
+	var out, idle []fleet.Adapter
+	running := 0
+	for _, a := range sig.Adapters {
+		if a.State == fleet.AdapterResident {
+			idle = append(idle, a)
 			continue
 		}
-		if len(models) > 0 && !slices.Contains(models, a.Name) {
-			continue // unloaded, or never loaded
+		if a.State == fleet.AdapterRunning {
+			running++
 		}
+		out = append(out, a)
+	}
+	for _, a := range before {
 		if a.State == fleet.AdapterRunning || a.State == fleet.AdapterResident {
 			a.State = fleet.AdapterResident
 			idle = append(idle, a)
 		}
 	}
 	slices.SortStableFunc(idle, func(a, b fleet.Adapter) int { return cmp.Compare(b.At, a.At) })
-	if slots := sig.LoRASlots; slots.OK() {
-		running := 0
-		for _, a := range out {
-			if a.State == fleet.AdapterRunning {
-				running++
-			}
-		}
-		idle = idle[:min(len(idle), max(0, int(slots.V)-running))]
+	free := len(idle)
+	if sig.LoRASlots.OK() {
+		free = max(0, int(sig.LoRASlots.V)-running)
 	}
-	out = append(out, idle...)
+	for _, a := range idle {
+		known := slices.ContainsFunc(out, func(b fleet.Adapter) bool { return b.Name == a.Name })
+		// One that the engine does not list any more was unloaded.
+		if free > 0 && !known && (len(models) == 0 || slices.Contains(models, a.Name)) {
+			out = append(out, a)
+			free--
+		}
+	}
 	slices.SortFunc(out, func(a, b fleet.Adapter) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
@@ -256,7 +262,8 @@ func (e *endpoint) compose() {
 	s := fleet.EndpointState{
 		Endpoint: fleet.Endpoint{
 			ID: t.ID, URL: t.URL, Models: e.list.names, AdapterNames: e.list.adapters, Engine: e.engine.String(),
-			Phase: e.gate.phase, Since: e.gate.since, Reason: e.gate.reason, Slow: e.gate.slow,
+			MaxModelLen: e.list.maxLen,
+			Phase:       e.gate.phase, Since: e.gate.since, Reason: e.gate.reason, Slow: e.gate.slow,
 		},
 		Signals: e.sig,
 	}

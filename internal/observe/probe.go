@@ -81,6 +81,7 @@ type modelList struct {
 		ID      string `json:"id"`
 		OwnedBy string `json:"owned_by"`
 		Parent  string `json:"parent"` // of an adapter
+		MaxLen  int    `json:"max_model_len"`
 	} `json:"data"`
 }
 
@@ -89,6 +90,7 @@ type served struct {
 	names    []string // sorted, adapters included
 	adapters []string // those that are adapters
 	engine   Engine
+	maxLen   int // tokens of prompt and answer; 0 unknown
 }
 
 // models asks /v1/models.
@@ -130,6 +132,9 @@ func parseModels(body []byte) (served, error) {
 			continue
 		}
 		out.names = append(out.names, m.ID)
+		if m.MaxLen > 0 && (out.maxLen == 0 || m.MaxLen < out.maxLen) {
+			out.maxLen = m.MaxLen
+		}
 		if m.Parent != "" && m.Parent != m.ID {
 			out.adapters = append(out.adapters, m.ID)
 		}
