@@ -194,9 +194,27 @@ type Observed struct {
 	Ready, Spec Field[int]
 	Models      []string // what the replicas list at /v1/models
 	PolicyModel Field[string]
-	Settings    []SeenMetric // other named numbers of a policy, Max holds the value
-	Notes       []string     // lines of a controller's log
+	Settings    []Setting // the named numbers of a policy
+	Notes       []string  // lines of a controller's log
 	File        string
+}
+
+// Setting is one named number of a policy.
+type Setting struct {
+	Name string // lower case with underscores
+	V    Field[float64]
+}
+
+// Setting returns the first of the named settings that is there.
+func (o *Observed) Setting(names ...string) (Field[float64], bool) {
+	for _, n := range names {
+		for _, s := range o.Settings {
+			if s.Name == n {
+				return s.V, true
+			}
+		}
+	}
+	return Field[float64]{}, false
 }
 
 // Start is the measured start-up time of one replica.

@@ -59,6 +59,11 @@ func (r *reader) observation(in *Input, n node) bool {
 		set(&seen.Max, "max", "max_replicas", "maxReplicas")
 		set(&seen.Ready, "ready", "ready_replicas", "readyReplicas")
 		set(&seen.Spec, "spec", "spec_replicas", "specReplicas", "replicas")
+		n.each(func(k, v node) {
+			if f := scalarField(k, v, number); f.Set {
+				seen.Settings = append(seen.Settings, diagnose.Setting{Name: normKey(k.text()), V: f})
+			}
+		})
 	}
 	return hit
 }
@@ -118,7 +123,18 @@ func (r *reader) observedKey(in *Input, key string, k, v node) bool {
 	if m := startKey.FindStringSubmatch(key); m != nil && readStarts(seen, m[1], m[2], v) {
 		return true
 	}
+	if strings.HasSuffix(key, "_window_s") || strings.HasSuffix(key, "_window") || strings.HasPrefix(key, "target_") || strings.HasPrefix(key, "hold_") {
+		return scalarField(k, v, number).Set // a scaler's policy
+	}
 	return readSeenMetric(seen, k, v)
+}
+
+// number reads a plain number or a duration in seconds.
+func number(s string) (float64, bool) {
+	if v, ok := diagnose.ParseQuantity(s); ok {
+		return v, true
+	}
+	return diagnose.ParseSeconds(s)
 }
 
 func readStarts(seen *diagnose.Observed, name, unit string, v node) bool {
