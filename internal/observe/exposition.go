@@ -42,15 +42,24 @@ type Parser struct {
 	lines   int // lines that are neither comments nor empty
 	blocks  bool
 
-	kvTokens, blockSize   float64
-	kvSeen                bool
-	loraAt                float64
-	loraRunning, loraWait []byte
-	loraSlots             float64
-	loraSeen              bool
-	loaded                []adapterName
-	loadedSeen            bool
-	names                 []string // adapter names, shared between scrapes
+	kvTokens, blockSize float64
+	kvSeen              bool
+	lora                [loraKept]loraSeries // the newest series of lora_requests_info, newest first
+	loraSeen            int                  // of them
+	loaded              []adapterName
+	loadedSeen          bool
+	names               []string // adapter names, shared between scrapes
+}
+
+// loraKept is how many series of lora_requests_info are looked at. The newest one
+// is the state now; older ones tell which adapters were in use lately.
+const loraKept = 8
+
+// loraSeries is one series of lora_requests_info.
+type loraSeries struct {
+	at               float64 // its value: Unix time in seconds
+	running, waiting []byte  // lists as the labels have them
+	slots            float64
 }
 
 // group is one (model, rank) pair; the names live as long as the Parser.
@@ -89,8 +98,7 @@ func (p *Parser) Reset(e Engine) {
 	p.hits = [numEngines]int{}
 	p.series, p.lines, p.blocks = 0, 0, false
 	p.kvTokens, p.blockSize, p.kvSeen = 0, 0, false
-	p.loraAt, p.loraSlots, p.loraSeen, p.loadedSeen = 0, 0, false, false
-	p.loraRunning, p.loraWait, p.loaded = p.loraRunning[:0], p.loraWait[:0], p.loaded[:0]
+	p.loraSeen, p.loadedSeen, p.loaded = 0, false, p.loaded[:0]
 }
 
 // Write takes the next piece of the text. It fails only on a line that is too
@@ -329,11 +337,22 @@ func (p *Parser) cacheInfo(labels []byte) {
 // adapters keeps the newest series: each change of the set leaves another one,
 // and the value is the moment of the change.
 func (p *Parser) adapters(labels []byte, at float64) {
-	if at != at || p.loraSeen && at < p.loraAt {
+	if at != at || at < 0 {
 		return
 	}
-	p.loraSeen, p.loraAt = true, at
-	p.loraRunning, p.loraWait = p.loraRunning[:0], p.loraWait[:0]
+	i := p.loraSeen
+	for i > 0 && p.lora[i-1].at < at {
+		i--
+	}
+	if i >= loraKept {
+		return
+	}
+	// The last one makes room; its memory is used again.
+	last := min(p.loraSeen, loraKept-1)
+	s := p.lora[last]
+	copy(p.lora[i+1:last+1], p.lora[i:last])
+	p.loraSeen = min(p.loraSeen+1, loraKept)
+	s.at, s.slots, s.running, s.waiting = at, 0, s.running[:0], s.waiting[:0]
 	for rest := labels; ; {
 		name, value, next, ok := nextLabel(rest)
 		if !ok {
@@ -342,15 +361,16 @@ func (p *Parser) adapters(labels []byte, at float64) {
 		rest = next
 		switch string(name) {
 		case "running_lora_adapters":
-			p.loraRunning = append(p.loraRunning, value...)
+			s.running = append(s.running, value...)
 		case "waiting_lora_adapters":
-			p.loraWait = append(p.loraWait, value...)
+			s.waiting = append(s.waiting, value...)
 		case "max_lora":
 			if n, ok := smallInt(value); ok {
-				p.loraSlots = float64(n)
+				s.slots = float64(n)
 			}
 		}
 	}
+	p.lora[i] = s
 }
 
 func (p *Parser) adapterLoaded(labels []byte, v float64) {

@@ -240,6 +240,7 @@ vllm:lora_requests_info{max_lora="1",running_lora_adapters="old",waiting_lora_ad
 `)
 	want(t, "slots", s.LoRASlots, 1)
 	w := []fleet.Adapter{
+		{Name: "old", State: fleet.AdapterResident, At: 101.5e9},
 		{Name: "x", State: fleet.AdapterRunning, At: testNow},
 		{Name: "y", State: fleet.AdapterRunning, At: testNow},
 		{Name: "z", State: fleet.AdapterWaiting, At: testNow},
@@ -247,7 +248,18 @@ vllm:lora_requests_info{max_lora="1",running_lora_adapters="old",waiting_lora_ad
 	if d := cmp.Diff(w, s.Adapters); d != "" {
 		t.Error(d)
 	}
+	// Ten series, in any order: the newest is the state, the others are memory.
+	var b strings.Builder
+	for _, i := range []int{3, 9, 1, 7, 0, 8, 2, 6, 4, 5} {
+		fmt.Fprintf(&b, "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a%d\",waiting_lora_adapters=\"\"} %d\n", i, 100+i)
+	}
+	s, _ = parse(t, b.String())
+	if len(s.Adapters) != loraKept || s.Adapters[0].Name != "a2" || s.Adapters[0].State != fleet.AdapterResident ||
+		s.Adapters[0].At != 102e9 || s.Adapters[7].State != fleet.AdapterRunning {
+		t.Errorf("adapters %+v", s.Adapters)
+	}
 	s, out := parse(t, `vllm:lora_requests_info{max_lora="2",running_lora_adapters="x",waiting_lora_adapters=""} 5
+vllm:lora_requests_info{max_lora="2",running_lora_adapters="gone",waiting_lora_adapters=""} 4
 vllm:lora_adapter_loaded{adapter_name="x",level="gpu"} 1
 vllm:lora_adapter_loaded{adapter_name="idle",level="gpu"} 1
 vllm:lora_adapter_loaded{adapter_name="gone",level="gpu"} 0

@@ -173,14 +173,20 @@ func (p *Parser) resolveLoads(now fleet.Time, e Engine, s *fleet.Signals) {
 	}
 }
 
-// resolveAdapters lists the adapters that have requests and, where the engine
+// resolveAdapters lists the adapters that have requests; those that had some
+// lately, as resident with the moment when they were seen; and, where the engine
 // tells, those that are resident. vLLM repeats running adapters in the waiting
 // list; they count as running.
 func (p *Parser) resolveAdapters(now fleet.Time, s *fleet.Signals) {
-	if p.loraSeen {
-		s.LoRASlots = fleet.Known(p.loraSlots, now)
-		s.Adapters = p.listed(s.Adapters, p.loraRunning, fleet.AdapterRunning, now)
-		s.Adapters = p.listed(s.Adapters, p.loraWait, fleet.AdapterWaiting, now)
+	for i := range p.lora[:p.loraSeen] {
+		l := &p.lora[i]
+		if i == 0 {
+			s.LoRASlots = fleet.Known(l.slots, now)
+			s.Adapters = p.listed(s.Adapters, l.running, fleet.AdapterRunning, now)
+			s.Adapters = p.listed(s.Adapters, l.waiting, fleet.AdapterWaiting, now)
+		} else if !p.loadedSeen {
+			s.Adapters = p.listed(s.Adapters, l.running, fleet.AdapterResident, min(now, fleet.Time(l.at*1e9)))
+		}
 	}
 	for _, a := range p.loaded {
 		s.Adapters = addAdapter(s.Adapters, a.name, fleet.AdapterResident, now)
