@@ -207,6 +207,9 @@ func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
 	names := map[string]*target{}
 	adapters := map[string]bool{}
 	for i := range snap.Endpoints {
+		for _, name := range snap.Endpoints[i].AdapterNames {
+			adapters[name] = true
+		}
 		for _, a := range snap.Endpoints[i].Adapters {
 			if a.State != fleet.AdapterAbsent {
 				adapters[a.Name] = true
@@ -218,10 +221,16 @@ func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
 		if len(p.Models) > 0 {
 			base = p.Models[0].Name
 		}
-		for _, m := range snap.Endpoints[i].Models {
-			if base == "" && !adapters[m] {
-				base = m
+		if base == "" {
+			// Lists are sorted: a model may come after its adapters.
+			for _, m := range snap.Endpoints[i].Models {
+				if !adapters[m] {
+					base = m
+					break
+				}
 			}
+		}
+		for _, m := range snap.Endpoints[i].Models {
 			switch {
 			case names[m] != nil:
 			case adapters[m] && base != "":
