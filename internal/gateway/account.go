@@ -22,7 +22,10 @@ func (c *call) account() {
 	if s == nil {
 		s = m.unknown(c.route)
 	}
-	now := time.Now()
+	now := c.over
+	if now.IsZero() {
+		now = time.Now()
+	}
 	total := now.Sub(c.start)
 	s.status(c.status).Inc()
 	if c.outcome.Kind == fleet.OutcomeClientGone {

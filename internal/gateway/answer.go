@@ -59,32 +59,24 @@ func (c *call) Payload(p []byte) []byte {
 }
 
 // Written accounts for what has just gone to the client; see relay.Sink.
-func (c *call) Written() {
-	if !c.events {
-		if !c.told {
-			c.firstToken(time.Now())
-		}
-		return
+func (c *call) Written(now time.Time) {
+	if !c.events || !c.follow {
+		return // an answer as a whole shows no first token
 	}
 	n := c.answer.Frames - c.frames
 	if n == 0 {
 		return
 	}
 	c.frames = c.answer.Frames
-	now := time.Now()
 	if !c.told {
-		c.firstToken(now)
+		c.told, c.first = true, now
+		c.grant.FirstToken()
 	} else {
 		// Several tokens that came together: each waited its share.
 		c.series.interToken.Observe(now.Sub(c.last).Seconds() / float64(n))
 	}
 	c.last = now
 	c.grant.Tokens(n)
-}
-
-func (c *call) firstToken(now time.Time) {
-	c.told, c.first = true, now
-	c.grant.FirstToken()
 }
 
 // End gives the last words of a stream that has not come to its own end; see

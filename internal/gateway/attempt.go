@@ -34,9 +34,6 @@ func (c *call) run() {
 	var kept *held
 	for {
 		id, url := c.grant.Endpoint()
-		if c.sent.IsZero() {
-			c.sent = time.Now()
-		}
 		from := time.Now()
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {

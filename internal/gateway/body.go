@@ -68,8 +68,9 @@ const firstRead = 1 << 20
 
 var errClientGone = errors.New("the client left")
 
-// read reads the body of r. It returns an error of ours, or errClientGone.
-func (q *bodies) read(w http.ResponseWriter, r *http.Request) (*buffer, int, error) {
+// read reads the body of r, a request that began at start. It returns an error of
+// ours, or errClientGone.
+func (q *bodies) read(w http.ResponseWriter, r *http.Request, start time.Time) (*buffer, int, error) {
 	if r.ContentLength > q.most {
 		q.drain(w, r)
 		return nil, 0, q.tooLarge()
@@ -83,7 +84,7 @@ func (q *bodies) read(w http.ResponseWriter, r *http.Request) (*buffer, int, err
 		return nil, 0, err
 	}
 	ctl := http.NewResponseController(w)
-	start, n := time.Now(), 0
+	n := 0
 	// A writer that knows no deadlines has limits of its own.
 	ctl.SetReadDeadline(start.Add(uploadGrace + time.Duration(size)*time.Second/uploadPace))
 	for {

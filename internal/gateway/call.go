@@ -54,8 +54,7 @@ type call struct {
 
 	start    time.Time // of the request
 	read     time.Time // its body was complete
-	sent     time.Time // the first attempt began
-	first    time.Time // first token, or first byte of an answer without events
+	first    time.Time // first token of a stream
 	last     time.Time // latest token
 	over     time.Time // the answer was complete
 	upstream time.Duration
@@ -126,7 +125,7 @@ func (c *call) prepare() error {
 			Message: "send the body without Content-Encoding"}
 	}
 	c.clientID = identify(r.Header, c.id)
-	buf, n, err := c.h.bodies.read(c.w, r)
+	buf, n, err := c.h.bodies.read(c.w, r, c.start)
 	if err != nil {
 		return err
 	}

@@ -289,7 +289,7 @@ func TestSlowUpload(t *testing.T) {
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	r := httptest.NewRequest("POST", "/", nil)
 	r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("{"), timeout{})), 5000
-	_, _, err := q.read(w, r)
+	_, _, err := q.read(w, r, time.Now())
 	var e *wire.Error
 	if !errors.As(err, &e) || e.Status != 408 || len(w.set) == 0 || time.Until(w.set[0]) > time.Minute {
 		t.Errorf("%v %v", err, w.set)

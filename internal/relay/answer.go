@@ -99,8 +99,8 @@ type Sink interface {
 	// Payload gets the next bytes and returns what goes to the client. p is valid
 	// until it returns; so is the result until the next call.
 	Payload(p []byte) []byte
-	// Written says that what Payload returned is on its way to the client.
-	Written()
+	// Written says that what Payload returned has gone to the client since now.
+	Written(now time.Time)
 	// End says that no more will come from the replica, and returns last words for
 	// the client; nil: there are none. It is not asked when the client is gone.
 	End(e Ending) []byte
@@ -128,13 +128,14 @@ func (e Ending) String() string { return endingNames[e] }
 func (a *Answer) Relay(w http.ResponseWriter, s Sink) (e Ending, err error) {
 	out := newWriter(w, a.x.rep.c.o.ClientWrite, a.state == bodyChunked || a.state == bodyToEnd)
 	for a.state != bodyDone {
-		p, err := a.next(time.Now())
+		p, err := a.next()
 		if len(p) > 0 {
-			if werr := out.write(time.Now(), s.Payload(p)); werr != nil {
+			now := time.Now()
+			if werr := out.write(now, s.Payload(p)); werr != nil {
 				a.Close()
 				return EndClientGone, werr
 			}
-			s.Written()
+			s.Written(now)
 		}
 		if err != nil {
 			return a.broken(out, s, err), err
@@ -170,10 +171,10 @@ func (a *Answer) broken(out *writer, s Sink, err error) Ending {
 
 // next returns the payload of what has been read, or of one more read. The slice
 // is valid until the next call. At the end of the answer the state is bodyDone.
-func (a *Answer) next(now time.Time) ([]byte, error) {
+func (a *Answer) next() ([]byte, error) {
 	x := a.x
 	if x.r == x.w {
-		if _, err := x.fill(now, x.rep.c.o.Stall); err != nil {
+		if _, err := x.fill(time.Now(), x.rep.c.o.Stall); err != nil {
 			if err == io.EOF && a.state == bodyToEnd {
 				a.state = bodyDone
 				return nil, nil
@@ -214,7 +215,7 @@ func (a *Answer) ReadAll(limit int, wait time.Duration) ([]byte, error) {
 	defer t.Stop()
 	var body []byte
 	for a.state != bodyDone {
-		p, err := a.next(time.Now())
+		p, err := a.next()
 		if err == nil && len(body)+len(p) > limit {
 			err = errTooLong
 		}

@@ -148,8 +148,8 @@ type stepper struct {
 	next chan struct{}
 }
 
-func (s *stepper) Written() {
-	s.plain.Written()
+func (s *stepper) Written(now time.Time) {
+	s.plain.Written(now)
 	s.next <- struct{}{}
 }
 

@@ -100,7 +100,7 @@ type plain struct {
 }
 
 func (p *plain) Payload(b []byte) []byte { p.bytes += len(b); return b }
-func (p *plain) Written()                { p.writes++ }
+func (p *plain) Written(time.Time)       { p.writes++ }
 func (p *plain) End(e Ending) []byte {
 	if p.last == "" || e == EndComplete {
 		return nil

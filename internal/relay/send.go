@@ -48,18 +48,20 @@ func (c *Client) Send(ctx context.Context, base string, r *Request) (*Answer, er
 	if err != nil {
 		return nil, &Failure{Kind: FailConnect, Err: err}
 	}
-	x := rep.take(time.Now())
+	now := time.Now()
+	x := rep.take(now)
 	stale := false
 	for {
 		if x == nil {
-			if x, err = rep.dial(ctx); err != nil {
+			x, err = rep.dial(ctx)
+			if now = time.Now(); err != nil {
 				if ctx.Err() != nil {
 					return nil, &Failure{Kind: FailClientGone, Stale: stale, Err: ctx.Err()}
 				}
 				return nil, &Failure{Kind: FailConnect, Stale: stale, Err: err}
 			}
 		}
-		a, f := x.exchange(ctx, r)
+		a, f := x.exchange(ctx, r, now)
 		if f == nil {
 			a.Stale = stale
 			return a, nil
@@ -93,10 +95,9 @@ type Answer struct {
 }
 
 // exchange sends r over x and reads the beginning of the answer.
-func (x *conn) exchange(ctx context.Context, r *Request) (*Answer, *Failure) {
+func (x *conn) exchange(ctx context.Context, r *Request, now time.Time) (*Answer, *Failure) {
 	x.r, x.w, x.got = 0, 0, false
 	stop := context.AfterFunc(ctx, x.close)
-	now := time.Now()
 	sendErr := x.send(now, r)
 	wait := x.rep.c.o.FirstByte
 	if sendErr != nil {
