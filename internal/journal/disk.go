@@ -56,7 +56,6 @@ type disk struct {
 	opened  time.Time
 	retry   time.Time // no attempt before
 	pruned  time.Time
-	enc     []byte
 	pending uint64 // records in w that no flush has confirmed
 
 	written atomic.Uint64
