@@ -61,8 +61,8 @@ func runProxy(role string, to []string) {
 		h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			// Handed on as it arrives, a body cuts some answers: the server closes it
 			// when the answer comes before its end was read.
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
+			body := make([]byte, r.ContentLength)
+			if _, err := io.ReadFull(r.Body, body); err != nil {
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
