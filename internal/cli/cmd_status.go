@@ -84,7 +84,7 @@ func printStatus(e *Env, w io.Writer, st *console.Status) {
 	}
 	for i := range st.Pools {
 		fmt.Fprintln(w)
-		printPool(e, w, &st.Pools[i])
+		printPool(e, w, &st.Pools[i], st.Time)
 	}
 	j := &st.Journal
 	fmt.Fprintf(w, "\njournal    %s of %s records in memory", withCommas(j.InMemory), withCommas(j.Memory))
@@ -100,7 +100,7 @@ func printStatus(e *Env, w io.Writer, st *console.Status) {
 	fmt.Fprintln(w)
 }
 
-func printPool(e *Env, w io.Writer, p *console.PoolStatus) {
+func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 	fmt.Fprintf(w, "pool %s  policy %s", p.Name, p.Policy)
 	if len(p.Models) > 0 {
 		fmt.Fprintf(w, "  models %s", strings.Join(p.Models, ", "))
@@ -120,7 +120,6 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus) {
 		return
 	}
 	t := newTable("REPLICA", "PHASE", "SINCE", ">IN FLIGHT", ">QUEUED", ">RUN", ">WAIT", ">KV", ">HIT", ">AGE", "ENGINE", "NOTE")
-	now := e.Now()
 	for i := range p.Replica {
 		r := &p.Replica[i]
 		phase := r.Phase
@@ -129,7 +128,7 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus) {
 		}
 		since := "-"
 		if r.PhaseS != nil {
-			since = e.moment(now.Add(-time.Duration(*r.PhaseS * 1e9)))
+			since = e.since(now.Add(-time.Duration(*r.PhaseS * 1e9)))
 		}
 		queued := ""
 		if r.Queued > 0 {

@@ -81,6 +81,14 @@ func (e *Env) moment(t time.Time) string {
 	return span(e.Now().Sub(t)) + " ago"
 }
 
+// since writes a moment that is known to the second.
+func (e *Env) since(t time.Time) string {
+	if tty, _ := e.Terminal(); !tty {
+		return t.UTC().Round(time.Second).Format(time.RFC3339)
+	}
+	return e.moment(t)
+}
+
 // span writes a duration with the two units that matter.
 func span(d time.Duration) string {
 	if d < 0 {

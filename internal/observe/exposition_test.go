@@ -523,12 +523,31 @@ func compareAdapters(t *testing.T, file, key string, list []any, s *fleet.Signal
 	}
 }
 
+// collected are the expositions of real engines, where they are at hand.
+func collected() [][]byte {
+	dir := os.Getenv("PENSTOCK_SHARED")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "..", "shared")
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "cases", "*", "*.txt"))
+	var out [][]byte
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && len(b) < 64<<10 {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
 // FuzzParse: no text panics, and the numbers that come out are numbers.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(exposition(1)[:4000]), 100)
 	f.Add([]byte("vllm:num_requests_waiting_by_reason{reason=\"capacity\",engine=\"1\"} 3\n"), 1)
 	f.Add([]byte("vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"a,\\\"b\"} 1e9\n"), 3)
 	f.Add([]byte("tgi_queue_size{m=\"{'x': \\\"}\\\"}\"} 1 1700000000\r\nsglang_token_usage NaN"), 7)
+	for _, text := range collected() {
+		f.Add(text, 977)
+	}
 	f.Fuzz(func(t *testing.T, text []byte, piece int) {
 		var p Parser
 		var s fleet.Signals
