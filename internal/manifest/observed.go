@@ -123,7 +123,8 @@ func (r *reader) observedKey(in *Input, key string, k, v node) bool {
 	if m := startKey.FindStringSubmatch(key); m != nil && readStarts(seen, m[1], m[2], v) {
 		return true
 	}
-	if strings.HasSuffix(key, "_window_s") || strings.HasSuffix(key, "_window") || strings.HasPrefix(key, "target_") || strings.HasPrefix(key, "hold_") {
+	if strings.HasSuffix(key, "_window_s") || strings.HasSuffix(key, "_window") || strings.HasPrefix(key, "target_") || strings.HasPrefix(key, "hold_") ||
+		strings.HasSuffix(key, "block_tokens") || key == "scrape_interval_s" {
 		return scalarField(k, v, number).Set // a scaler's policy
 	}
 	return readSeenMetric(seen, k, v)
