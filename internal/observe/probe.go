@@ -187,7 +187,7 @@ func (p *prober) scrapePath(ctx context.Context, path string, e Engine, clock fu
 	}
 	p.parser.Reset(e)
 	if p.buf == nil {
-		p.buf = make([]byte, 16<<10)
+		p.buf = make([]byte, 32<<10)
 	}
 	total := 0
 	for {
