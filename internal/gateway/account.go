@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -93,11 +94,17 @@ func (c *call) log(total time.Duration) {
 		}
 	}
 	log := c.h.o.Log
-	ctx := c.r.Context()
-	if !log.Enabled(ctx, level) {
+	if !log.Enabled(c.ctx, level) {
+		return
+	}
+	dropped, ok := c.h.lines.take(time.Now(), level)
+	if !ok {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 12)
+	if dropped > 0 {
+		attrs = append(attrs, slog.Int64("lines_dropped", dropped))
+	}
 	attrs = append(attrs, slog.String("id", c.id), slog.String("path", c.route.path), slog.Int("status", c.status),
 		slog.String("outcome", c.outcome.Kind.String()), slog.Float64("ms", float64(total.Microseconds())/1e3))
 	if c.outcome.Kind == fleet.OutcomeClientGone {
@@ -115,5 +122,36 @@ func (c *call) log(total time.Duration) {
 		endpoint, _ := c.grant.Endpoint()
 		attrs = append(attrs, slog.String("endpoint", endpoint), slog.Int("attempts", c.grant.Attempts()), slog.Int("tokens", c.outcome.OutputTokens))
 	}
-	log.LogAttrs(ctx, level, "request", attrs...)
+	log.LogAttrs(c.ctx, level, "request", attrs...)
+}
+
+// linesPerSecond bounds the lines about requests above debug level: an outage of
+// the fleet must not become one of the disk. Metrics and records count all.
+const linesPerSecond = 50
+
+// lineBudget counts lines in the current second.
+type lineBudget struct {
+	mu      sync.Mutex
+	second  int64
+	used    int
+	dropped int64
+}
+
+// take reports whether a line may be written, and how many were dropped before it.
+func (l *lineBudget) take(now time.Time, level slog.Level) (dropped int64, ok bool) {
+	if level <= slog.LevelDebug {
+		return 0, true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := now.Unix(); s != l.second {
+		l.second, l.used = s, 0
+	}
+	if l.used >= linesPerSecond {
+		l.dropped++
+		return 0, false
+	}
+	l.used++
+	dropped, l.dropped = l.dropped, 0
+	return dropped, true
 }

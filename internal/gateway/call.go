@@ -158,15 +158,26 @@ func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.
 	}
 	hasher.Reset(prefix.Seed(h.o.HashKey, t.model, t.adapter, string(s.CacheSalt)), h.o.BlockBytes)
 	s.Feed(body, hasher)
-	perToken := t.pool.Flow.BytesPerToken(t.model)
 	*req = fleet.Request{
 		Model: t.model, Adapter: t.adapter, Surface: surface, Stream: s.Stream, MaxTokens: s.MaxTokens,
-		PromptBytes:  hasher.Bytes(),
-		PromptTokens: max(1, int(float64(hasher.Bytes())/perToken)+s.TokenIDs+s.Media*mediaTokens),
-		Blocks:       hasher.Blocks(), BlockTokens: float64(h.o.BlockBytes) / perToken,
-		Session: s.CacheKey, Arrived: h.o.Clock(),
+		Blocks: hasher.Blocks(), Session: s.CacheKey, Arrived: h.o.Clock(),
 	}
+	h.size(req, s, hasher.Bytes(), t.pool.Flow.BytesPerToken(t.model))
 	return t, nil
+}
+
+// size estimates the prompt's length in tokens from hashed bytes of text.
+func (h *Handler) size(req *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
+	if s.TokenIDs == 0 && s.Media == 0 {
+		req.PromptBytes = hashed
+		req.PromptTokens = max(1, int(float64(hashed)/perToken))
+		req.BlockTokens = float64(h.o.BlockBytes) / perToken
+		return
+	}
+	// Numbers and media have tokens of their own; their bytes say nothing about how
+	// long a token of text is, so PromptBytes stays unknown.
+	req.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*mediaTokens)
+	req.BlockTokens = float64(req.PromptTokens) * float64(h.o.BlockBytes) / float64(max(hashed, h.o.BlockBytes))
 }
 
 // mediaTokens is what an image or sound counts as in a prompt, in tokens: between

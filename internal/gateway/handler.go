@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,6 +54,7 @@ type Handler struct {
 	calls     sync.Pool
 	inFlight  atomic.Int64
 	draining  atomic.Bool
+	lines     lineBudget
 }
 
 // New returns a Handler.
@@ -234,5 +234,3 @@ func (h *Handler) Pools() []string {
 	}
 	return slices.Clip(out)
 }
-
-var _ context.Context

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -424,5 +425,45 @@ func TestIDs(t *testing.T) {
 	}
 	if RouterOf("nothing") != "" || RouterOf("a-b") != "" {
 		t.Error("a foreign id names a router")
+	}
+}
+
+func TestPromptSizes(t *testing.T) {
+	f := newFixture(t, setup{}, "http://127.0.0.1:1")
+	words := strings.Repeat("word ", 800) // 4000 bytes, about 1000 tokens at the usual 4 bytes
+	numbers := strings.Repeat("12345,", 999) + "1"
+	image := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + strings.Repeat("A", 100000) + `"}}`
+	for _, c := range []struct {
+		name, body string
+		surface    fleet.Surface
+		low, high  int
+	}{
+		{"text", `{"model":"m","messages":[{"role":"user","content":"` + words + `"}]}`, fleet.SurfaceChat, 990, 1020},
+		{"token numbers", `{"model":"m","prompt":[` + numbers + `]}`, fleet.SurfaceCompletions, 1000, 1000},
+		{"image", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + words + `"},` + image + `]}]}`, fleet.SurfaceChat, 1000 + mediaTokens, 1020 + mediaTokens},
+		{"nothing", `{"model":"m","prompt":""}`, fleet.SurfaceCompletions, 1, 1},
+	} {
+		r, err := f.h.Explain(t.Context(), c.surface, []byte(c.body))
+		if err != nil || r.Request.PromptTokens < c.low || r.Request.PromptTokens > c.high {
+			t.Errorf("%s: %v, %d tokens, want %d to %d", c.name, err, r.Request.PromptTokens, c.low, c.high)
+		}
+	}
+}
+
+func TestLogLinesAreBounded(t *testing.T) {
+	var l lineBudget
+	now := time.Unix(1000, 0)
+	written := 0
+	for range 3 * linesPerSecond {
+		if _, ok := l.take(now, slog.LevelWarn); ok {
+			written++
+		}
+	}
+	dropped, ok := l.take(now.Add(time.Second), slog.LevelWarn)
+	if written != linesPerSecond || !ok || dropped != 2*linesPerSecond {
+		t.Errorf("%d written, then %v after %d dropped", written, ok, dropped)
+	}
+	if _, ok := l.take(now, slog.LevelDebug); !ok {
+		t.Error("debug lines are for whoever asked for them")
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,14 +17,11 @@ import (
 	"github.com/penstock-project/penstock/internal/relay"
 )
 
-// refused is the URL of a port that nobody listens on.
+// refused returns the URL of a port that nobody listens on: a privileged one, so
+// that no test elsewhere happens to take it.
 func refused(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return "http://" + l.Addr().String()
+	t.Helper()
+	return "http://127.0.0.1:1"
 }
 
 // resets takes a request and resets the connection.
@@ -222,4 +221,39 @@ func TestKeepAliveRaceIsSaved(t *testing.T) {
 		t.Error("the saves were not counted")
 	}
 	f.settled()
+}
+
+// Engines close idle connections after a few seconds; clients pause about as long.
+// Played twenty times faster, with gaps around the moment of closing, no client sees
+// a failure: neither where connections are dropped in time, nor where they are not.
+func TestPausesAroundTheKeepAlive(t *testing.T) {
+	const closing = 50 * time.Millisecond
+	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, okBody)
+	}))
+	engine.Config.IdleTimeout = closing
+	engine.Start()
+	defer engine.Close()
+	for _, idle := range []time.Duration{closing * 7 / 10, time.Minute} {
+		f := newFixture(t, setup{relay: relay.Options{Idle: idle}}, engine.URL)
+		var clients sync.WaitGroup
+		for _, gap := range []time.Duration{closing / 5, closing - time.Millisecond, closing, closing + 500*time.Microsecond, closing + closing/10, closing + closing*3/10} {
+			for range 4 {
+				clients.Go(func() {
+					for range 8 {
+						if res, body, err := f.try("/v1/chat/completions", chatBody); err != nil || res.StatusCode != 200 {
+							t.Error(err, body)
+							return
+						}
+						time.Sleep(gap)
+					}
+				})
+			}
+		}
+		clients.Wait()
+		f.settled()
+		t.Logf("idle %v: %+v", idle, f.relay.Stats())
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -126,7 +127,8 @@ func (e Ending) String() string { return endingNames[e] }
 // answer is over, whatever the reason, and has let go of the connection. err is
 // the cause where the ending is not EndComplete.
 func (a *Answer) Relay(w http.ResponseWriter, s Sink) (e Ending, err error) {
-	out := newWriter(w, a.x.rep.c.o.ClientWrite, a.state == bodyChunked || a.state == bodyToEnd)
+	stream := a.state == bodyChunked || a.state == bodyToEnd || strings.HasPrefix(a.Header("Content-Type"), "text/event-stream")
+	out := newWriter(w, a.x.rep.c.o.ClientWrite, stream)
 	for a.state != bodyDone {
 		p, err := a.next()
 		if len(p) > 0 {
