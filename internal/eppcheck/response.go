@@ -79,118 +79,130 @@ func (c *call) echo(chunk []byte, eos bool) error {
 
 func responseChecks() []check {
 	return []check{
-		{"response-headers", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			return "answered", c.responseHeadersAnswered("200")
-		}},
-		{"response-stream", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			if err := c.responseHeadersAnswered("200"); err != nil {
-				return "", err
-			}
-			for i := range 8 {
-				chunk := fmt.Appendf(nil, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t%d\"}}]}\n\n", i)
-				if err := c.echo(chunk, false); err != nil {
-					return "", fmt.Errorf("chunk %d, before the next was sent: %w", i, err)
-				}
-			}
-			if err := c.echo([]byte("data: [DONE]\n\n"), false); err != nil {
-				return "", err
-			}
-			return "9 chunks, each back before the next", c.echo(nil, true)
-		}},
-		{"response-usage-split", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			if err := c.responseHeadersAnswered("200"); err != nil {
-				return "", err
-			}
-			for _, part := range []string{"data: {\"choices\":[],\"us", "age\":{\"prompt_tokens\":98,\"completion_tokens\":2}}\n", "\ndata: [DONE]\n\n"} {
-				if err := c.echo([]byte(part), false); err != nil {
-					return "", err
-				}
-			}
-			return "an event split over three chunks passes unchanged", c.echo(nil, true)
-		}},
-		{"response-trailers", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			if err := c.responseHeadersAnswered("200"); err != nil {
-				return "", err
-			}
-			if err := c.echo([]byte("hello"), false); err != nil {
-				return "", err
-			}
-			if err := c.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{
-				ResponseTrailers: &extprocv3.HttpTrailers{Trailers: &corev3.HeaderMap{}}}}); err != nil {
-				return "", err
-			}
-			r, err := c.recv("answer to the response trailers")
-			if err != nil {
-				return "", err
-			}
-			if r.GetResponseTrailers() == nil {
-				return "", fmt.Errorf("%T came where the answer to the response trailers was due", r.GetResponse())
-			}
-			return "answered", nil
-		}},
-		{"response-3MB", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			if err := c.responseHeadersAnswered("200"); err != nil {
-				return "", err
-			}
-			chunk := bytes.Repeat([]byte("0123456789abcdef"), 4096)
-			go func() {
-				for range 47 {
-					_ = c.stream.Send(responseBody(chunk, false))
-				}
-				_ = c.stream.Send(responseBody(chunk, true))
-			}()
-			n := 0
-			for {
-				r, err := c.recv("response chunk")
-				if err != nil {
-					return "", fmt.Errorf("after %d bytes: %w", n, err)
-				}
-				s := r.GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse()
-				n += len(s.GetBody())
-				if s.GetEndOfStream() {
-					break
-				}
-			}
-			if n != 48*len(chunk) {
-				return "", fmt.Errorf("%d of %d bytes came back", n, 48*len(chunk))
-			}
-			return "3 MiB back", nil
-		}},
-		{"response-503-passes", func(ctx context.Context, p *probe) (string, error) {
-			c, err := p.routed(ctx)
-			if err != nil {
-				return "", err
-			}
-			defer c.close()
-			if err := c.responseHeadersAnswered("503"); err != nil {
-				return "", err
-			}
-			return "an engine's 503 passes with its body", c.echo([]byte(`{"error":{"message":"busy"}}`), true)
-		}},
+		{"response-headers", checkResponseHeaders},
+		{"response-stream", checkResponseStream},
+		{"response-usage-split", checkResponseUsageSplit},
+		{"response-trailers", checkResponseTrailers},
+		{"response-3MB", checkResponse3MB},
+		{"response-503-passes", checkResponse503Passes},
 	}
+}
+
+func checkResponseHeaders(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	return "answered", c.responseHeadersAnswered("200")
+}
+
+func checkResponseStream(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	if err := c.responseHeadersAnswered("200"); err != nil {
+		return "", err
+	}
+	for i := range 8 {
+		chunk := fmt.Appendf(nil, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t%d\"}}]}\n\n", i)
+		if err := c.echo(chunk, false); err != nil {
+			return "", fmt.Errorf("chunk %d, before the next was sent: %w", i, err)
+		}
+	}
+	if err := c.echo([]byte("data: [DONE]\n\n"), false); err != nil {
+		return "", err
+	}
+	return "9 chunks, each back before the next", c.echo(nil, true)
+}
+
+func checkResponseUsageSplit(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	if err := c.responseHeadersAnswered("200"); err != nil {
+		return "", err
+	}
+	for _, part := range []string{"data: {\"choices\":[],\"us", "age\":{\"prompt_tokens\":98,\"completion_tokens\":2}}\n", "\ndata: [DONE]\n\n"} {
+		if err := c.echo([]byte(part), false); err != nil {
+			return "", err
+		}
+	}
+	return "an event split over three chunks passes unchanged", c.echo(nil, true)
+}
+
+func checkResponseTrailers(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	if err := c.responseHeadersAnswered("200"); err != nil {
+		return "", err
+	}
+	if err := c.echo([]byte("hello"), false); err != nil {
+		return "", err
+	}
+	if err := c.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseTrailers{
+		ResponseTrailers: &extprocv3.HttpTrailers{Trailers: &corev3.HeaderMap{}}}}); err != nil {
+		return "", err
+	}
+	r, err := c.recv("answer to the response trailers")
+	if err != nil {
+		return "", err
+	}
+	if r.GetResponseTrailers() == nil {
+		return "", fmt.Errorf("%T came where the answer to the response trailers was due", r.GetResponse())
+	}
+	return "answered", nil
+}
+
+func checkResponse3MB(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	if err := c.responseHeadersAnswered("200"); err != nil {
+		return "", err
+	}
+	chunk := bytes.Repeat([]byte("0123456789abcdef"), 4096)
+	go func() {
+		for range 47 {
+			_ = c.stream.Send(responseBody(chunk, false))
+		}
+		_ = c.stream.Send(responseBody(chunk, true))
+	}()
+	n := 0
+	for {
+		r, err := c.recv("response chunk")
+		if err != nil {
+			return "", fmt.Errorf("after %d bytes: %w", n, err)
+		}
+		s := r.GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+		n += len(s.GetBody())
+		if s.GetEndOfStream() {
+			break
+		}
+	}
+	if n != 48*len(chunk) {
+		return "", fmt.Errorf("%d of %d bytes came back", n, 48*len(chunk))
+	}
+	return "3 MiB back", nil
+}
+
+func checkResponse503Passes(ctx context.Context, p *probe) (string, error) {
+	c, err := p.routed(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	if err := c.responseHeadersAnswered("503"); err != nil {
+		return "", err
+	}
+	return "an engine's 503 passes with its body", c.echo([]byte(`{"error":{"message":"busy"}}`), true)
 }
