@@ -4,7 +4,6 @@ package prefix
 
 import (
 	"math/bits"
-	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -46,34 +45,45 @@ func (h *Hasher) Reset(seed uint64, blockBytes int) {
 
 // Write appends text. It keeps no reference to p.
 func (h *Hasher) Write(p []byte) {
-	if h.blockBytes == 0 {
-		h.Reset(0, 0)
-	}
-	h.total += len(p)
-	if h.partial > 0 {
-		n := copy(h.buf[h.partial:], p)
-		h.partial += n
-		p = p[n:]
-		if h.partial < h.blockBytes {
-			return
-		}
-		h.step(h.buf)
-		h.partial = 0
-	}
+	p = p[write(h, p):]
 	for len(p) >= h.blockBytes {
-		h.step(p[:h.blockBytes])
+		h.step(xxh3.Hash(p[:h.blockBytes]))
 		p = p[h.blockBytes:]
 	}
-	h.partial = copy(h.buf, p)
+	h.partial += copy(h.buf[h.partial:], p)
 }
 
 // WriteString appends text like Write.
 func (h *Hasher) WriteString(s string) {
-	h.Write(unsafe.Slice(unsafe.StringData(s), len(s)))
+	s = s[write(h, s):]
+	for len(s) >= h.blockBytes {
+		h.step(xxh3.HashString(s[:h.blockBytes]))
+		s = s[h.blockBytes:]
+	}
+	h.partial += copy(h.buf[h.partial:], s)
 }
 
-func (h *Hasher) step(block []byte) {
-	h.chain = Chain(h.chain, xxh3.Hash(block))
+// write counts p and completes the block that is not whole yet. It returns how
+// much of p went into that block: all of p where it is still not whole.
+func write[T string | []byte](h *Hasher, p T) int {
+	if h.blockBytes == 0 {
+		h.Reset(0, 0)
+	}
+	h.total += len(p)
+	if h.partial == 0 {
+		return 0
+	}
+	n := copy(h.buf[h.partial:], p)
+	h.partial += n
+	if h.partial == h.blockBytes {
+		h.step(xxh3.Hash(h.buf))
+		h.partial = 0
+	}
+	return n
+}
+
+func (h *Hasher) step(block uint64) {
+	h.chain = Chain(h.chain, block)
 	h.blocks = append(h.blocks, h.chain)
 }
 
