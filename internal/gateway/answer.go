@@ -40,8 +40,8 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	if end == relay.EndClientGone {
 		c.left()
 	}
-	if end != relay.EndComplete && !c.events {
-		panic(http.ErrAbortHandler) // a cut answer must look cut
+	if end != relay.EndComplete && !(c.events && c.follow && c.route.generates) {
+		panic(http.ErrAbortHandler) // a cut answer to which we add no word must look cut
 	}
 }
 
