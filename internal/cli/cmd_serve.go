@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/penstock-project/penstock/internal/config"
 	"github.com/penstock-project/penstock/internal/route"
@@ -21,7 +22,7 @@ import (
 
 // serveFlags are the flags of `penstock serve`.
 type serveFlags struct {
-	config, listen, admin       string
+	config, listen, admin, epp  string
 	replicas, models            []string
 	policy, profile, journalDir string
 	apiKeyFile                  string
@@ -51,21 +52,9 @@ running streams finish, up to --drain-timeout; a second signal ends at once.`,
 		Args: noArgs,
 	})
 	fl := c.Flags()
-	fl.StringVarP(&f.config, "config", "c", "", "configuration file")
-	fl.StringArrayVar(&f.replicas, "replica", nil, "base URL of a replica, without /v1; repeatable")
-	fl.StringArrayVar(&f.models, "model", nil, "model that the replicas serve; repeatable (default: whatever they list)")
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address of the gateway")
-	fl.StringVar(&f.admin, "admin", "127.0.0.1:9900", "address of the admin API; empty turns it off")
-	fl.StringVar(&f.policy, "policy", route.PolicyPenstock, "routing policy: "+strings.Join(route.Names(), ", "))
-	fl.StringVar(&f.profile, "profile", "auto", "engine profile of the replicas: auto, a built-in name or a file")
-	fl.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key that the replicas ask for")
-	fl.StringVar(&f.journalDir, "journal-dir", "", "keep the records of decisions in this directory, too")
-	fl.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
-	fl.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
-	fl.DurationVar(&f.interval, "scrape-interval", time.Second, "time between two looks at the metrics of a replica")
-	fl.DurationVar(&f.drainDelay, "drain-delay", 0, "on SIGTERM keep taking requests for so long while /readyz says no")
-	fl.DurationVar(&f.drainTimeout, "drain-timeout", 30*time.Second, "on SIGTERM wait at most so long for running streams")
-	fl.DurationVar(&f.watch, "config-interval", 2*time.Second, "time between two looks at the configuration file; 0: SIGHUP only")
+	fl.StringVar(&f.epp, "epp", "", "address of the endpoint picker behind Envoy; empty: off")
+	f.register(fl)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := f.load(e, c)
 		if err != nil {
@@ -80,6 +69,24 @@ running streams finish, up to --drain-timeout; a second signal ends at once.`,
 	return c
 }
 
+// register adds the flags that serve and epp have in common.
+func (f *serveFlags) register(fl *pflag.FlagSet) {
+	fl.StringVarP(&f.config, "config", "c", "", "configuration file")
+	fl.StringArrayVar(&f.replicas, "replica", nil, "base URL of a replica, without /v1; repeatable")
+	fl.StringArrayVar(&f.models, "model", nil, "model that the replicas serve; repeatable (default: whatever they list)")
+	fl.StringVar(&f.admin, "admin", "127.0.0.1:9900", "address of the admin API; empty turns it off")
+	fl.StringVar(&f.policy, "policy", route.PolicyPenstock, "routing policy: "+strings.Join(route.Names(), ", "))
+	fl.StringVar(&f.profile, "profile", "auto", "engine profile of the replicas: auto, a built-in name or a file")
+	fl.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key that the replicas ask for")
+	fl.StringVar(&f.journalDir, "journal-dir", "", "keep the records of decisions in this directory, too")
+	fl.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
+	fl.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	fl.DurationVar(&f.interval, "scrape-interval", time.Second, "time between two looks at the metrics of a replica")
+	fl.DurationVar(&f.drainDelay, "drain-delay", 0, "on SIGTERM keep taking requests for so long while readiness says no")
+	fl.DurationVar(&f.drainTimeout, "drain-timeout", 30*time.Second, "on SIGTERM wait at most so long for running streams")
+	fl.DurationVar(&f.watch, "config-interval", 2*time.Second, "time between two looks at the configuration file; 0: SIGHUP only")
+}
+
 // load makes the configuration of the file and the flags; flags win.
 func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 	cfg := config.Default()
@@ -90,11 +97,12 @@ func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 		}
 	}
 	set := func(name string, to *string, v string) {
-		if f.config == "" || c.Flags().Changed(name) {
+		if c.Flags().Lookup(name) != nil && (f.config == "" || c.Flags().Changed(name)) {
 			*to = v
 		}
 	}
 	set("listen", &cfg.Listen.HTTP, f.listen)
+	set("epp", &cfg.Listen.EPP, f.epp)
 	set("admin", &cfg.Listen.Admin, f.admin)
 	set("journal-dir", &cfg.Journal.Dir, f.journalDir)
 	if len(f.replicas) > 0 {
@@ -183,7 +191,9 @@ func serve(ctx context.Context, f *serveFlags, cfg *config.Config, log *slog.Log
 	for _, line := range configWarnings(cfg) {
 		log.Warn("configuration", "note", line)
 	}
-	log.Warn("the gateway is anonymous: it answers everybody on this machine", "listen", cfg.Listen.HTTP)
+	if cfg.Listen.HTTP != "" {
+		log.Warn("the gateway is anonymous: it answers everybody on this machine", "listen", cfg.Listen.HTTP)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The first signal drains; from then on the next one ends the process.

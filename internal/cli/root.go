@@ -63,6 +63,7 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 	root.AddCommand(
 		demoCmd(e),
 		serveCmd(e),
+		eppCmd(e),
 		loadCmd(e),
 		replicaCmd(e),
 		simCmd(e),

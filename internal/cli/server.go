@@ -69,8 +69,9 @@ type server struct {
 	admin   *console.Server
 	reg     *prometheus.Registry
 
-	gatewayLn, adminLn net.Listener
-	tls                *tls.Config // of the gateway; nil: plain
+	gatewayLn, adminLn net.Listener // nil: that one is off
+	epp                *eppFront    // nil: the endpoint picker is off
+	tls                *tls.Config  // of the gateway and the endpoint picker; nil: plain
 	stopping           atomic.Bool
 
 	mu    sync.Mutex
@@ -116,7 +117,12 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if s.front, err = newFront(s, binary.LittleEndian.Uint64(seed[:])); err != nil {
 		return nil, err
 	}
-	if s.gatewayLn, err = listen("the gateway", "--listen", o.Config.Listen.HTTP); err != nil {
+	if o.Config.Listen.HTTP != "" {
+		if s.gatewayLn, err = listen("the gateway", "--listen", o.Config.Listen.HTTP); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.openEPP(binary.LittleEndian.Uint64(seed[:])); err != nil {
 		return nil, err
 	}
 	if o.Config.Listen.Admin != "" {
@@ -129,7 +135,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Pools: s.consolePools, Journal: s.journal, Explain: s.front.h, Ready: s.Ready,
 		Metrics: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}),
 		Config:  s.Config, State: s.configState, Version: buildVersion().Version, Router: s.router,
-		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), TLS: s.tls != nil},
+		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
 		Loopback: true, Clock: s.clock, Log: s.log,
 	})
 	return s, nil
@@ -153,7 +159,7 @@ func checkServable(c *config.Config) error {
 		return usagef("remove auth and bind loopback, behind a proxy that checks keys",
 			"auth is configured, but checking keys is not part of this build: it would let everybody in")
 	}
-	if !config.IsLoopback(c.Listen.HTTP) {
+	if c.Listen.HTTP != "" && !config.IsLoopback(c.Listen.HTTP) {
 		return usagef("bind 127.0.0.1, behind a proxy that checks keys",
 			"refusing to listen on %s without keys: anyone who reaches it could use the replicas", c.Listen.HTTP)
 	}
@@ -208,7 +214,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	})
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
-		Publish: lp.flow.Observe, Log: s.log, Clock: s.clock,
+		Publish: func(snap *fleet.Snapshot) { lp.flow.Observe(snap); s.epp.observed() }, Log: s.log, Clock: s.clock,
 	})
 	s.pools = append(s.pools, lp)
 	return nil
@@ -326,8 +332,11 @@ func (s *server) configState() console.ConfigState {
 	return s.state
 }
 
-// GatewayURL is where clients connect.
+// GatewayURL is where clients connect, "" where the gateway is off.
 func (s *server) GatewayURL() string {
+	if s.gatewayLn == nil {
+		return ""
+	}
 	scheme := "http"
 	if s.tls != nil {
 		scheme = "https"
@@ -366,7 +375,7 @@ func (s *server) Run(ctx context.Context) error {
 	for _, p := range s.pools {
 		wg.Go(func() { _ = p.observer.Run(watch) })
 	}
-	broken := make(chan error, 2)
+	broken := make(chan error, 3)
 	gw := gateway.NewServer(s.front.h, s.tls, s.log)
 	serve := func(name string, run func() error) {
 		wg.Go(func() {
@@ -375,12 +384,17 @@ func (s *server) Run(ctx context.Context) error {
 			}
 		})
 	}
-	serve("gateway", func() error {
-		if s.tls != nil {
-			return gw.ServeTLS(s.gatewayLn, "", "")
-		}
-		return gw.Serve(s.gatewayLn)
-	})
+	if s.gatewayLn != nil {
+		serve("gateway", func() error {
+			if s.tls != nil {
+				return gw.ServeTLS(s.gatewayLn, "", "")
+			}
+			return gw.Serve(s.gatewayLn)
+		})
+	}
+	if s.epp != nil {
+		serve("endpoint picker", s.epp.serve)
+	}
 	admin := &http.Server{
 		Handler: s.admin, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -388,7 +402,7 @@ func (s *server) Run(ctx context.Context) error {
 	if s.adminLn != nil {
 		serve("admin API", func() error { return admin.Serve(s.adminLn) })
 	}
-	s.log.Info("serving", "gateway", s.GatewayURL(), "admin", s.AdminURL(), "pools", len(s.pools), "config", s.Config().Digest())
+	s.log.Info("serving", "gateway", s.GatewayURL(), "epp", s.EPPAddr(), "admin", s.AdminURL(), "pools", len(s.pools), "config", s.Config().Digest())
 	var err error
 	select {
 	case <-ctx.Done():
@@ -406,12 +420,15 @@ func (s *server) Run(ctx context.Context) error {
 func (s *server) drain(gw *http.Server) {
 	s.stopping.Store(true)
 	s.front.h.Drain()
+	s.epp.observed() // not ready any more
 	s.log.Info("shutting down", "in_flight", s.inFlight(), "timeout", s.o.DrainTimeout.String())
 	if s.o.DrainDelay > 0 {
 		time.Sleep(s.o.DrainDelay)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.o.DrainTimeout)
 	defer cancel()
+	done := s.epp.drain(ctx)
+	defer func() { <-done }()
 	if err := gw.Shutdown(ctx); err != nil {
 		s.log.Warn("cutting what still runs", "in_flight", s.inFlight())
 		gw.Close()
@@ -434,6 +451,7 @@ func (s *server) Close() {
 			l.Close()
 		}
 	}
+	s.epp.close()
 	for _, p := range s.pools {
 		p.flow.Close()
 	}

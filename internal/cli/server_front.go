@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"sync/atomic"
 
 	"github.com/penstock-project/penstock/internal/config"
 	"github.com/penstock-project/penstock/internal/gateway"
@@ -16,6 +17,7 @@ import (
 type front struct {
 	h     *gateway.Handler
 	relay *relay.Client
+	cat   atomic.Pointer[gateway.Catalogue] // what h has, for the endpoint picker
 }
 
 // newFront wires the gateway to the pools of s. key keys the hashes of prompts:
@@ -34,6 +36,7 @@ func newFront(s *server, key uint64) (*front, error) {
 		return nil, err
 	}
 	f := &front{relay: relay.New(relay.Options{TLS: trust})}
+	f.cat.Store(cat)
 	f.h = gateway.New(gateway.Options{
 		Catalogue: cat, Relay: f.relay, Auth: gateway.Anonymous{Debug: true}, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
@@ -96,6 +99,7 @@ func (f *front) update(live []*livePool, cfg []config.Pool) error {
 		return err
 	}
 	f.h.SetCatalogue(c)
+	f.cat.Store(c)
 	return nil
 }
 

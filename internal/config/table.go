@@ -126,7 +126,6 @@ const (
 	needsQuota  = "tenants and their limits are not part of this build"
 	needsShare  = "sharing between routers is not part of this build"
 	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
-	needsEPP    = "the endpoint picker is not part of this build"
 	needsSpill  = "fallback pools are not part of this build"
 	needsShadow = "shadow policies are not part of this build"
 )
@@ -149,7 +148,7 @@ var listenObject = &object{name: "listen", fields: []field{
 	text("admin", "Admin API and console, host:port; empty turns it off.", func(l *Listen) *string { return &l.Admin },
 		def("127.0.0.1:9900"), checked(checkAddr)),
 	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
-		checked(checkAddr), later(needsEPP)),
+		checked(checkAddr)),
 }}
 
 var tlsObject = &object{name: "tls", fields: []field{

@@ -46,6 +46,7 @@ type ConfigState struct {
 type ListenState struct {
 	HTTP  string `json:"http"`
 	Admin string `json:"admin,omitempty"`
+	EPP   string `json:"epp,omitempty"` // endpoint picker, host:port
 	TLS   bool   `json:"tls,omitempty"`
 }
 

@@ -234,17 +234,20 @@ func (p *probe) request(ctx context.Context, head *extprocv3.ProcessingRequest, 
 	return c.play(head, frames...)
 }
 
+// play sends the request while it reads the answers, as a proxy does: a picker may
+// return the beginning of a body before it has seen the end, and neither side may
+// wait for the other.
 func (c *call) play(head *extprocv3.ProcessingRequest, frames ...*extprocv3.ProcessingRequest) (*picked, error) {
 	if err := c.send(head); err != nil {
 		return nil, err
 	}
-	sent := 0
-	for _, f := range frames {
-		if err := c.send(f); err != nil {
-			return nil, err
+	go func() {
+		for _, f := range frames {
+			if c.stream.Send(f) != nil {
+				return // the reader learns why
+			}
 		}
-		sent += len(f.GetRequestBody().GetBody())
-	}
+	}()
 	k, err := c.first()
 	if err != nil || k.immediate != nil || len(frames) == 0 {
 		return k, err

@@ -113,18 +113,23 @@ func TestBodyGoesThroughUncopied(t *testing.T) {
 		t.Fatal("the body is not what was sent")
 	}
 	var got []byte
-	replies := streamedBody(respRequestBody, f.takeBody(), true)
-	for i, r := range replies {
+	var r reply
+	for rest, i := f.takeBody(), 0; ; i++ {
+		var part mem.BufferSlice
+		part, rest = cut(rest, maxReplyBody)
+		last := len(rest) == 0
+		r.part(respRequestBody, part, last)
 		var out extprocv3.ProcessingResponse
-		wire := r.marshal()
-		if err := proto.Unmarshal(wire.Materialize(), &out); err != nil {
+		if err := proto.Unmarshal(r.marshal().Materialize(), &out); err != nil {
 			t.Fatal(err)
 		}
 		s := out.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
-		if len(s.GetBody()) > maxReplyBody || s.GetEndOfStream() != (i == len(replies)-1) {
+		if len(s.GetBody()) > maxReplyBody || s.GetEndOfStream() != last {
 			t.Fatalf("part %d: %d bytes, end %v", i, len(s.GetBody()), s.GetEndOfStream())
 		}
-		got = append(got, s.GetBody()...)
+		if got = append(got, s.GetBody()...); last {
+			break
+		}
 	}
 	if !bytes.Equal(got, body) {
 		t.Fatalf("%d bytes came back of %d", len(got), len(body))
@@ -132,37 +137,58 @@ func TestBodyGoesThroughUncopied(t *testing.T) {
 }
 
 func TestRepliesAreWhatTheProtocolSays(t *testing.T) {
-	decode := func(r *reply) *extprocv3.ProcessingResponse {
+	decode := func(make func(*reply)) *extprocv3.ProcessingResponse {
+		var r reply
+		make(&r)
 		var out extprocv3.ProcessingResponse
 		if err := proto.Unmarshal(r.marshal().Materialize(), &out); err != nil {
 			t.Fatal(err)
 		}
 		return &out
 	}
-	out := decode(headersReply(respRequestHeaders, []header{{destinationHeader, "10.0.0.1:1,10.0.0.2:1"}}, []string{"x-a"}, true, "10.0.0.1:1,10.0.0.2:1"))
-	c := out.GetRequestHeaders().GetResponse()
-	set := c.GetHeaderMutation().GetSetHeaders()
-	if !c.GetClearRouteCache() || len(set) != 1 || string(set[0].GetHeader().GetRawValue()) != "10.0.0.1:1,10.0.0.2:1" ||
-		set[0].GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD ||
-		c.GetHeaderMutation().GetRemoveHeaders()[0] != "x-a" {
+	dest := "10.0.0.1:1,10.0.0.2:1"
+	isPick := func(out *extprocv3.ProcessingResponse, c *extprocv3.CommonResponse) {
+		t.Helper()
+		set := c.GetHeaderMutation().GetSetHeaders()
+		if !c.GetClearRouteCache() || len(set) == 0 || set[0].GetHeader().GetKey() != destinationHeader ||
+			string(set[0].GetHeader().GetRawValue()) != dest || set[0].GetAppendAction() != corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD {
+			t.Fatalf("%v", out)
+		}
+		if destinationOf(out) != dest {
+			t.Fatalf("metadata of %v", out)
+		}
+	}
+	out := decode(func(r *reply) { r.pick(respRequestHeaders, dest) })
+	isPick(out, out.GetRequestHeaders().GetResponse())
+	out = decode(func(r *reply) { r.buffered(nil, dest) })
+	isPick(out, out.GetRequestBody().GetResponse())
+	if out.GetRequestBody().GetResponse().GetBodyMutation() != nil {
 		t.Fatalf("%v", out)
 	}
-	lb := out.GetDynamicMetadata().GetFields()[destinationNamespace].GetStructValue().GetFields()[destinationHeader].GetStringValue()
-	if lb != "10.0.0.1:1,10.0.0.2:1" {
+	long := bytes.Repeat([]byte("x"), 300)
+	out = decode(func(r *reply) { r.buffered(long, dest) })
+	c := out.GetRequestBody().GetResponse()
+	isPick(out, c)
+	if set := c.GetHeaderMutation().GetSetHeaders(); len(set) != 2 || string(set[1].GetHeader().GetRawValue()) != "300" || !bytes.Equal(c.GetBodyMutation().GetBody(), long) {
 		t.Fatalf("%v", out)
 	}
-	im := decode(immediate(503, []header{{"content-type", "application/json"}, {"retry-after", "2"}}, []byte(`{"error":{}}`), "no_replica")).GetImmediateResponse()
+	im := decode(func(r *reply) {
+		r.immediate(503, []header{{"content-type", "application/json"}, {"retry-after", "2"}}, []byte(`{"error":{}}`), "no_replica")
+	}).GetImmediateResponse()
 	if int(im.GetStatus().GetCode()) != 503 || string(im.GetBody()) != `{"error":{}}` || im.GetDetails() != "no_replica" || len(im.GetHeaders().GetSetHeaders()) != 2 {
 		t.Fatalf("%v", im)
 	}
-	if decode(emptyReply(respResponseTrailers)).GetResponseTrailers() == nil {
+	if decode(func(r *reply) { r.empty(respResponseTrailers) }).GetResponseTrailers() == nil {
 		t.Fatal("no trailers answer")
 	}
-	if b := decode(replaceBody(respRequestBody, nil, []byte("xyz"))).GetRequestBody().GetResponse().GetBodyMutation().GetBody(); string(b) != "xyz" {
-		t.Fatalf("%q", b)
-	}
-	if e := decode(bodyPart(respResponseBody, nil, true)).GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse(); e == nil || !e.GetEndOfStream() || len(e.GetBody()) != 0 {
-		t.Fatalf("%v", e)
+	for _, n := range []int{0, 1, copiedBody, copiedBody + 1, maxReplyBody} {
+		for _, eos := range []bool{false, true} {
+			body := bytes.Repeat([]byte("b"), n)
+			s := decode(func(r *reply) { r.part(respResponseBody, split(body, 700), eos) }).GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+			if s == nil || s.GetEndOfStream() != eos || !bytes.Equal(s.GetBody(), body) {
+				t.Fatalf("%d bytes, end %v: %v", n, eos, s)
+			}
+		}
 	}
 }
 

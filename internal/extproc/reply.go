@@ -3,9 +3,13 @@
 package extproc
 
 import (
+	"strconv"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
+
+type fieldNumber = protowire.Number
 
 // Field numbers of envoy.service.ext_proc.v3.ProcessingResponse.
 const (
@@ -26,45 +30,49 @@ const overwriteIfExistsOrAdd = 2
 // proxies have been seen to refuse one.
 const maxReplyBody = 62000
 
-// reply is one ProcessingResponse on its way out: small parts as bytes, the body
-// as the buffers in which it arrived.
-type reply struct {
-	field protowire.Number // which response
-	head  []byte           // the encoded message before the body
-	body  mem.BufferSlice
-	tail  []byte // the encoded message after the body
-	// size of the length-delimited message that head, body and tail make up.
-	meta []byte // encoded dynamic_metadata, after the message
+// copiedBody is the length in bytes up to which a body part is copied into its
+// reply: below it that costs less than passing references around.
+const copiedBody = 1024
+
+// reply is one ProcessingResponse in its wire form. Its memory goes over to gRPC
+// when it is sent; the reply itself is used again.
+type reply struct{ data mem.BufferSlice }
+
+// marshal hands the wire form over.
+func (r *reply) marshal() mem.BufferSlice {
+	d := r.data
+	r.data = nil
+	return d
 }
 
-// marshal returns the wire form. The references of the body go over to it.
-func (r *reply) marshal() mem.BufferSlice {
-	n := len(r.head) + r.body.Len() + len(r.tail)
-	pre := make([]byte, 0, 2*protowire.SizeVarint(uint64(n))+len(r.head)+8)
-	pre = protowire.AppendTag(pre, r.field, protowire.BytesType)
-	pre = protowire.AppendVarint(pre, uint64(n))
-	pre = append(pre, r.head...)
-	if len(r.body) == 0 && len(r.tail) == 0 && len(r.meta) == 0 {
-		return mem.BufferSlice{mem.SliceBuffer(pre)}
+func (r *reply) set(b []byte) { r.data = mem.BufferSlice{mem.SliceBuffer(b)} }
+
+// emptyReplies answer a frame with "go on", by field number. They are never
+// changed, so all streams share them.
+var emptyReplies = func() (out [respResponseTrailers + 1]mem.BufferSlice) {
+	for f := range out {
+		out[f] = mem.BufferSlice{mem.SliceBuffer{byte(f)<<3 | byte(protowire.BytesType), 0}}
 	}
-	out := make(mem.BufferSlice, 0, len(r.body)+2)
-	out = append(out, mem.SliceBuffer(pre))
-	out = append(out, r.body...)
-	if post := append(r.tail[:len(r.tail):len(r.tail)], r.meta...); len(post) > 0 {
-		out = append(out, mem.SliceBuffer(post))
-	}
-	r.body = nil
 	return out
+}()
+
+// empty is an answer that changes nothing.
+func (r *reply) empty(field fieldNumber) { r.data = emptyReplies[field] }
+
+// sizeBytes is the encoded length of a bytes field with a number below 16.
+func sizeBytes(n int) int { return 1 + protowire.SizeBytes(n) }
+
+func appendOpen(b []byte, num protowire.Number, size int) []byte {
+	b = protowire.AppendTag(b, num, protowire.BytesType)
+	return protowire.AppendVarint(b, uint64(size))
 }
 
 func appendMessage(b []byte, num protowire.Number, msg []byte) []byte {
-	b = protowire.AppendTag(b, num, protowire.BytesType)
-	return protowire.AppendBytes(b, msg)
+	return append(appendOpen(b, num, len(msg)), msg...)
 }
 
 func appendString(b []byte, num protowire.Number, s string) []byte {
-	b = protowire.AppendTag(b, num, protowire.BytesType)
-	return protowire.AppendString(b, s)
+	return append(appendOpen(b, num, len(s)), s...)
 }
 
 func appendVarint(b []byte, num protowire.Number, v uint64) []byte {
@@ -72,121 +80,149 @@ func appendVarint(b []byte, num protowire.Number, v uint64) []byte {
 	return protowire.AppendVarint(b, v)
 }
 
-// headerMutation encodes HeaderMutation{set_headers, remove_headers}. Values go
-// into raw_value, the only field that a proxy reads in every configuration.
-func headerMutation(set []header, remove []string) []byte {
-	var m []byte
-	for _, h := range set {
-		var hv []byte
-		hv = appendString(hv, 1, h.name)
-		hv = appendString(hv, 3, h.value)
-		var opt []byte
-		opt = appendMessage(opt, 1, hv)
-		opt = appendVarint(opt, 3, overwriteIfExistsOrAdd)
-		m = appendMessage(m, 1, opt)
-	}
-	for _, name := range remove {
-		m = appendString(m, 2, name)
-	}
-	return m
+// Lengths of HeaderValueOption{header: {key, raw_value}, append_action} and of the
+// HeaderMutation that sets it.
+func sizeHeader(name, value string) (header, option int) {
+	header = sizeBytes(len(name)) + sizeBytes(len(value))
+	return header, sizeBytes(header) + 2
 }
 
-// headersReply answers request or response headers.
-func headersReply(field protowire.Number, set []header, remove []string, clearRoute bool, destination string) *reply {
-	var common []byte
-	if m := headerMutation(set, remove); len(m) > 0 {
-		common = appendMessage(common, 2, m)
-	}
-	if clearRoute {
-		common = appendVarint(common, 5, 1)
-	}
-	r := &reply{field: field}
-	if len(common) > 0 {
-		r.head = appendMessage(nil, 1, common)
-	}
-	if destination != "" {
-		r.meta = appendMessage(nil, respDynamicMetadata, destinationStruct(destination))
-	}
-	return r
+// appendHeader encodes one set_headers element. Values go into raw_value, the only
+// field that a proxy reads in every configuration.
+func appendHeader(b []byte, name, value string) []byte {
+	header, option := sizeHeader(name, value)
+	b = appendOpen(b, 1, option)
+	b = appendOpen(b, 1, header)
+	b = appendString(b, 1, name)
+	b = appendString(b, 3, value)
+	return appendVarint(b, 3, overwriteIfExistsOrAdd)
 }
 
-// destinationStruct encodes {envoy.lb: {x-gateway-destination-endpoint: dest}}.
-func destinationStruct(dest string) []byte {
-	value := appendString(nil, 3, dest)
-	inner := structOf(destinationHeader, value)
-	return structOf(destinationNamespace, appendMessage(nil, 5, inner))
-}
+// pick answers request headers, or a buffered body, with the destination in the
+// header and in the metadata. clear_route_cache lets a route that depends on the
+// header be chosen again.
+func (r *reply) pick(field fieldNumber, dest string) { r.set(pickMessage(field, dest, 0, nil)) }
 
-// structOf encodes a google.protobuf.Struct with one field.
-func structOf(key string, value []byte) []byte {
-	entry := appendString(nil, 1, key)
-	entry = appendMessage(entry, 2, value)
-	return appendMessage(nil, 1, entry)
-}
-
-// streamedBody returns replies that carry body as StreamedBodyResponse parts, the
-// last one with end_of_stream as given. An empty body yields one empty part.
-func streamedBody(field protowire.Number, body mem.BufferSlice, eos bool) []*reply {
-	var out []*reply
-	for {
-		part, rest := cut(body, maxReplyBody)
-		last := rest.Len() == 0
-		out = append(out, bodyPart(field, part, eos && last))
-		if last {
-			rest.Free()
-			return out
-		}
-		body = rest
+// buffered answers the body in BUFFERED mode: the pick, and the new body where the
+// model's name was replaced, with the length that the proxy checks.
+func (r *reply) buffered(body []byte, dest string) {
+	if body == nil {
+		r.pick(respRequestBody, dest)
+		return
 	}
+	r.set(pickMessage(respRequestBody, dest, len(body), body))
 }
 
-// bodyPart nests BodyResponse{1: CommonResponse{3: BodyMutation{3:
-// StreamedBodyResponse{1: body, 2: eos}}}} around body without touching it.
-func bodyPart(field protowire.Number, body mem.BufferSlice, eos bool) *reply {
+// pickMessage encodes {field: {response: {header_mutation, body_mutation?,
+// clear_route_cache}}, dynamic_metadata}.
+func pickMessage(field fieldNumber, dest string, length int, body []byte) []byte {
+	_, option := sizeHeader(destinationHeader, dest)
+	mutation := sizeBytes(option)
+	lengthText := ""
+	if body != nil {
+		lengthText = strconv.Itoa(length)
+		_, option := sizeHeader("content-length", lengthText)
+		mutation += sizeBytes(option)
+	}
+	common := sizeBytes(mutation) + 2
+	if body != nil {
+		common += sizeBytes(sizeBytes(len(body)))
+	}
+	outer := sizeBytes(common)
+	meta := sizeStruct(destinationNamespace, sizeBytes(sizeStruct(destinationHeader, sizeBytes(len(dest)))))
+	b := make([]byte, 0, sizeBytes(outer)+sizeBytes(meta))
+	b = appendOpen(b, field, outer)
+	b = appendOpen(b, 1, common)
+	b = appendOpen(b, 2, mutation)
+	b = appendHeader(b, destinationHeader, dest)
+	if body != nil {
+		b = appendHeader(b, "content-length", lengthText)
+		b = appendOpen(b, 3, sizeBytes(len(body)))
+		b = appendMessage(b, 1, body)
+	}
+	b = appendVarint(b, 5, 1)
+	// dynamic_metadata: {envoy.lb: {x-gateway-destination-endpoint: dest}}
+	b = appendOpen(b, respDynamicMetadata, meta)
+	inner := sizeStruct(destinationHeader, sizeBytes(len(dest)))
+	b = appendEntry(b, destinationNamespace, sizeBytes(inner))
+	b = appendOpen(b, 5, inner)
+	b = appendEntry(b, destinationHeader, sizeBytes(len(dest)))
+	return appendString(b, 3, dest)
+}
+
+// sizeStruct is the length of a google.protobuf.Struct with one field whose Value
+// has the given length.
+func sizeStruct(key string, value int) int {
+	return sizeBytes(sizeBytes(len(key)) + sizeBytes(value))
+}
+
+// appendEntry opens the only field of a google.protobuf.Struct; its Value follows.
+func appendEntry(b []byte, key string, value int) []byte {
+	b = appendOpen(b, 1, sizeBytes(len(key))+sizeBytes(value))
+	b = appendString(b, 1, key)
+	return appendOpen(b, 2, value)
+}
+
+// part answers with a part of a streamed body: BodyResponse{CommonResponse{
+// BodyMutation{StreamedBodyResponse{body, end_of_stream}}}}. The references of body
+// go over.
+func (r *reply) part(field fieldNumber, body mem.BufferSlice, eos bool) {
 	n := body.Len()
-	var tail, lead []byte
-	if eos {
-		tail = appendVarint(nil, 2, 1)
-	}
-	size := len(tail)
+	streamed := 0
 	if n > 0 {
-		lead = protowire.AppendTag(nil, 1, protowire.BytesType)
-		lead = protowire.AppendVarint(lead, uint64(n))
-		size += len(lead) + n
+		streamed = sizeBytes(n)
 	}
-	streamed := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.BytesType), uint64(size))
-	mutation := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.BytesType), uint64(len(streamed)+size))
-	common := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), uint64(len(mutation)+len(streamed)+size))
-	head := make([]byte, 0, len(common)+len(mutation)+len(streamed)+len(lead))
-	head = append(append(append(append(head, common...), mutation...), streamed...), lead...)
-	return &reply{field: field, head: head, body: body, tail: tail}
+	if eos {
+		streamed += 2
+	}
+	mutation := sizeBytes(streamed)
+	common := sizeBytes(mutation)
+	outer := sizeBytes(common)
+	total := sizeBytes(outer)
+	whole := n <= copiedBody
+	size := total
+	if !whole {
+		size = total - n
+	}
+	b := make([]byte, 0, size)
+	b = appendOpen(b, field, outer)
+	b = appendOpen(b, 1, common)
+	b = appendOpen(b, 3, mutation)
+	b = appendOpen(b, 3, streamed)
+	if n > 0 {
+		b = appendOpen(b, 1, n)
+	}
+	if whole {
+		for _, p := range body {
+			b = append(b, p.ReadOnlyData()...)
+		}
+		body.Free()
+		if eos {
+			b = append(b, eosField...)
+		}
+		r.set(b)
+		return
+	}
+	out := append(make(mem.BufferSlice, 0, len(body)+2), mem.SliceBuffer(b))
+	out = append(out, body...)
+	if eos {
+		out = append(out, eosField)
+	}
+	r.data = out
 }
 
-// replaceBody answers BUFFERED mode: the whole body is replaced by body.
-func replaceBody(field protowire.Number, set []header, body []byte) *reply {
-	var common []byte
-	if m := headerMutation(set, nil); len(m) > 0 {
-		common = appendMessage(common, 2, m)
-	}
-	common = appendMessage(common, 3, appendMessage(nil, 1, body))
-	return &reply{field: field, head: appendMessage(nil, 1, common)}
-}
-
-// emptyReply answers a body or trailers frame with "go on".
-func emptyReply(field protowire.Number) *reply { return &reply{field: field} }
+// eosField is end_of_stream = true of a StreamedBodyResponse.
+var eosField = mem.SliceBuffer{2<<3 | byte(protowire.VarintType), 1}
 
 // immediate ends the request with a response of our own.
-func immediate(status int, set []header, body []byte, details string) *reply {
+func (r *reply) immediate(status int, set []header, body []byte, details string) {
 	m := appendMessage(nil, 1, appendVarint(nil, 1, uint64(status)))
-	if h := headerMutation(set, nil); len(h) > 0 {
-		m = appendMessage(m, 2, h)
+	var h []byte
+	for _, s := range set {
+		h = appendHeader(h, s.name, s.value)
 	}
-	if len(body) > 0 {
-		m = protowire.AppendTag(m, 3, protowire.BytesType)
-		m = protowire.AppendBytes(m, body)
-	}
-	if details != "" {
-		m = appendString(m, 5, details)
-	}
-	return &reply{field: respImmediate, head: m}
+	m = appendMessage(m, 2, h)
+	m = appendMessage(m, 3, body)
+	m = appendString(m, 5, details)
+	r.set(appendMessage(nil, respImmediate, m))
 }

@@ -5,12 +5,11 @@ package extproc
 import (
 	"errors"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
@@ -27,64 +26,167 @@ type workspace struct {
 
 var workspaces = sync.Pool{New: func() any { return new(workspace) }}
 
-// build makes the request that the pool decides on. body is the new body where
-// the model's name had to be replaced, else nil.
-func (ss *session) build() (*fleet.Request, *flow.Flow, []byte, *wire.Error) {
-	o := &ss.srv.o
-	req := &fleet.Request{
-		ID: ss.id, Surface: ss.surface, PromptTokens: 1, BlockTokens: 1,
-		Arrived: o.Clock(), Subset: ss.subset.addrs, SubsetOnly: ss.subset.present, Alternatives: o.Fallbacks,
+// keptFlat is the most memory that a workspace keeps for the next body, in bytes.
+const keptFlat = 4 << 20
+
+// done gives the workspace back without the memory of the rare giant.
+func (w *workspace) done() {
+	w.scan.Forget()
+	if cap(w.flat) > keptFlat {
+		w.flat = nil
 	}
-	if ss.size == 0 {
-		pool, model, adapter, ok := o.Catalogue.Resolve("")
-		if ss.gotBody && generates(ss.surface) {
-			return nil, nil, nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body is empty"}
+	workspaces.Put(w)
+}
+
+// question is what a pool is asked, and what the answer needs beside the pick.
+type question struct {
+	req   fleet.Request
+	pool  *flow.Flow
+	read  bool   // the request was read, as opposed to its headers only
+	body  []byte // what is here of the body with the model's name replaced; nil: as it is
+	alias string // name that the client used, where it is not the engine's
+}
+
+// mediaTokens is what an image or sound counts as in a prompt, in tokens, as in the
+// gateway: between what engines make of a small picture and of one of a megapixel.
+const mediaTokens = 768
+
+// maxNameInMessage bounds a client's model name in our error messages, in bytes.
+const maxNameInMessage = 100
+
+// build makes the question for a request of which all is here.
+func (ss *session) build() (*question, *wire.Error) {
+	q := ss.question()
+	if ss.size == 0 && ss.gotBody && generates(ss.surface) && !ss.opaque {
+		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body is empty"}
+	}
+	if ss.size == 0 || ss.opaque {
+		if q.pool = ss.anyPool(); q.pool == nil {
+			return nil, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, Message: "no pool is configured"}
 		}
-		if !ok {
-			return nil, nil, nil, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, Message: "no pool is configured"}
-		}
-		_, _ = model, adapter // a request without a body asks for no model
-		ss.srv.Stats.BlindPicks.Add(1)
-		return req, pool, nil, nil
+		return q, nil
 	}
 	w := workspaces.Get().(*workspace)
-	defer workspaces.Put(w)
+	defer w.done()
 	text := w.contiguous(ss.body)
 	if err := wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}); err != nil {
 		var bad *wire.BadRequest
 		if errors.As(err, &bad) {
-			return nil, nil, nil, wire.FromBadRequest(bad)
+			return nil, wire.FromBadRequest(bad)
 		}
-		return nil, nil, nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
+		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
 	}
+	return q, ss.fill(q, w, text, text)
+}
+
+// question starts a question with what the headers said.
+func (ss *session) question() *question {
+	o := &ss.srv.o
+	return &question{req: fleet.Request{
+		ID: ss.id, Surface: ss.surface, PromptTokens: 1, BlockTokens: 1,
+		Arrived: o.Clock(), Subset: ss.subset.addrs, SubsetOnly: ss.subset.present, Alternatives: o.Fallbacks,
+	}}
+}
+
+// anyPool returns the pool of a request that names no model: the one that the
+// subset hint points into, else the first with a ready endpoint, else the first.
+func (ss *session) anyPool() *flow.Flow {
+	pools := ss.srv.o.Catalogue.Pools()
+	for _, p := range pools {
+		snap := p.Snapshot()
+		if snap == nil {
+			continue
+		}
+		for i := range snap.Endpoints {
+			e := &snap.Endpoints[i]
+			if e.Phase == fleet.PhaseReady && (len(ss.subset.addrs) == 0 || slices.Contains(ss.subset.addrs, hostPort(e.URL))) {
+				return p
+			}
+		}
+	}
+	if len(pools) == 0 {
+		return nil
+	}
+	return pools[0]
+}
+
+// fill completes a question from what was scanned in text. here is the text that
+// the proxy sent of it.
+func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Error {
+	o := &ss.srv.o
 	name := string(w.scan.Model)
 	if name == "" {
-		return nil, nil, nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
+		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
 	}
 	pool, model, adapter, ok := o.Catalogue.Resolve(name)
 	if !ok {
-		return nil, nil, nil, &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
-			Message: "the model does not exist or is not served here"}
+		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
+			Message: "the model `" + name[:min(len(name), maxNameInMessage)] + "` does not exist or is not served here"}
 	}
-	req.Model, req.Adapter, req.Stream, req.MaxTokens = model, adapter, w.scan.Stream, w.scan.MaxTokens
-	req.Session = w.scan.CacheKey
-	w.hasher.Reset(prefix.Seed(o.HashKey, model, adapter, string(w.scan.CacheSalt)), o.BlockBytes)
-	w.scan.Feed(text, &w.hasher)
-	req.Blocks = append([]uint64(nil), w.hasher.Blocks()...)
-	req.PromptBytes = w.hasher.Bytes()
-	perToken := pool.BytesPerToken(model)
-	req.BlockTokens = float64(o.BlockBytes) / perToken
-	req.PromptTokens = max(1, int(float64(req.PromptBytes)/perToken)+w.scan.TokenIDs)
+	q.pool, q.read = pool, true
+	r, s := &q.req, &w.scan
+	r.Model, r.Adapter, r.Stream, r.MaxTokens, r.Session = model, adapter, s.Stream, s.MaxTokens, s.CacheKey
+	w.hasher.Reset(prefix.Seed(o.HashKey, model, adapter, string(s.CacheSalt)), o.BlockBytes)
+	s.Feed(text, &w.hasher)
+	r.Blocks = slices.Clone(w.hasher.Blocks())
+	ss.measure(r, s, w.hasher.Bytes(), pool.BytesPerToken(model))
 	engineName := model
 	if adapter != "" {
 		engineName = adapter
 	}
-	var body []byte
 	if engineName != name {
-		ss.alias = name
-		body = wire.SpliceModel(make([]byte, 0, len(text)+len(engineName)), text, w.scan.ModelSpan, engineName)
+		q.alias = name
+		q.body = wire.SpliceModel(make([]byte, 0, len(here)+len(engineName)), here, s.ModelSpan, engineName)
 	}
-	return req, pool, body, nil
+	return nil
+}
+
+// measure estimates the prompt's length in tokens from hashed bytes of text.
+func (ss *session) measure(r *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
+	block := float64(ss.srv.o.BlockBytes)
+	if s.TokenIDs == 0 && s.Media == 0 {
+		r.PromptBytes = hashed
+		r.PromptTokens = max(1, int(float64(hashed)/perToken))
+		r.BlockTokens = block / perToken
+		return
+	}
+	// Numbers and media have tokens of their own: PromptBytes stays unknown.
+	r.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*mediaTokens)
+	r.BlockTokens = float64(r.PromptTokens) * block / max(float64(hashed), block)
+}
+
+// buildEarly makes the question on the beginning of a body. ok is false where the
+// beginning does not say enough, or is at fault: then the whole body decides.
+func (ss *session) buildEarly() (q *question, ok bool) {
+	if ss.opaque {
+		q = ss.question()
+		q.pool = ss.anyPool()
+		return q, q.pool != nil
+	}
+	w := workspaces.Get().(*workspace)
+	defer w.done()
+	here := w.contiguous(ss.body)
+	ss.track.feed(here[ss.tracked:])
+	ss.tracked = len(here)
+	cut, closing, ok := ss.track.complete()
+	if !ok {
+		return nil, false
+	}
+	text := append(append(make([]byte, 0, cut+len(closing)), here[:cut]...), closing...)
+	if wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}) != nil || w.scan.ModelSpan.End > cut {
+		return nil, false
+	}
+	q = ss.question()
+	if ss.fill(q, w, text, here) != nil {
+		return nil, false
+	}
+	// What is not here yet is prompt like the beginning; what one prompt of unknown
+	// length says about the length of a token is nothing.
+	if r := &q.req; ss.length > ss.size {
+		r.PromptTokens = int(float64(r.PromptTokens) * float64(ss.length) / float64(ss.size))
+	}
+	q.req.PromptBytes = 0
+	return q, true
 }
 
 // contiguous returns the body as one slice: the buffer itself where there is only
@@ -99,30 +201,7 @@ func (w *workspace) contiguous(body mem.BufferSlice) []byte {
 	}
 	w.flat = w.flat[:n]
 	body.CopyTo(w.flat)
-	if n > 4<<20 { // do not keep the memory of the rare giant
-		flat := w.flat
-		w.flat = nil
-		return flat
-	}
 	return w.flat
-}
-
-// bufferedReply answers the body in BUFFERED mode: the pick, and the new body
-// where the model's name was replaced, with the length that the proxy checks.
-func bufferedReply(set []header, body []byte, dest string) *reply {
-	if body != nil {
-		set = append(set, header{"content-length", strconv.Itoa(len(body))})
-	}
-	var common []byte
-	common = appendMessage(common, 2, headerMutation(set, nil))
-	if body != nil {
-		common = appendMessage(common, 3, appendMessage(nil, 1, body))
-	}
-	common = appendVarint(common, 5, 1)
-	return &reply{
-		field: respRequestBody, head: appendMessage(nil, 1, common),
-		meta: appendMessage(nil, protowire.Number(respDynamicMetadata), destinationStruct(dest)),
-	}
 }
 
 // surfaces by the path behind an optional prefix that ends in /v1.
@@ -137,23 +216,23 @@ var surfaces = map[string]fleet.Surface{
 
 // surfaceOf guesses the API from the path. A path that is not known is treated as
 // completions: the proxy's route decides what reaches an engine, not the picker.
-func surfaceOf(path string) fleet.Surface {
+func surfaceOf(path string) (s fleet.Surface, known bool) {
 	path, _, _ = strings.Cut(path, "?")
 	switch path {
 	case "/tokenize":
-		return fleet.SurfaceTokenize
+		return fleet.SurfaceTokenize, true
 	case "/detokenize":
-		return fleet.SurfaceDetokenize
+		return fleet.SurfaceDetokenize, true
 	}
 	if _, rest, ok := strings.Cut(path, "/v1"); ok {
 		if s, ok := surfaces[rest]; ok {
-			return s
+			return s, true
 		}
 		if strings.HasPrefix(rest, "/models/") {
-			return fleet.SurfaceModels
+			return fleet.SurfaceModels, true
 		}
 	}
-	return fleet.SurfaceCompletions
+	return fleet.SurfaceCompletions, false
 }
 
 func generates(s fleet.Surface) bool {

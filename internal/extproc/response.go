@@ -27,7 +27,7 @@ func (ss *session) responseHeaders(f *frame) error {
 	if ss.grant != nil && ss.status < 400 && !ss.events {
 		ss.firstToken()
 	}
-	if ss.responseMode == modeNone {
+	if ss.responseMode == modeNone && !f.endOfStream {
 		// The proxy ends the stream once this is answered and never says when the
 		// response was complete: the ledger keeps the request for as long as one
 		// like it takes.
@@ -35,7 +35,7 @@ func (ss *session) responseHeaders(f *frame) error {
 		ss.firstToken()
 		ss.expire()
 	}
-	return ss.send(emptyReply(respResponseHeaders))
+	return ss.empty(respResponseHeaders)
 }
 
 func (ss *session) firstToken() {
@@ -46,17 +46,16 @@ func (ss *session) firstToken() {
 }
 
 func (ss *session) responseBody(f *frame) error {
-	body := f.takeBody()
-	body = ss.read(body)
+	body := ss.read(f.takeBody())
 	if f.endOfStream {
 		ss.answered = true
 		ss.scan.Close()
 	}
 	if ss.responseMode != modeFullDuplexStreamed {
 		body.Free()
-		return ss.send(emptyReply(respResponseBody))
+		return ss.empty(respResponseBody)
 	}
-	return ss.send(streamedBody(respResponseBody, body, f.endOfStream)...)
+	return ss.sendBody(respResponseBody, body, f.endOfStream)
 }
 
 // read lets the scanner follow the answer, across the boundaries of chunks, and
@@ -81,12 +80,10 @@ func (ss *session) read(body mem.BufferSlice) mem.BufferSlice {
 		renamed = append(renamed, mem.SliceBuffer(append([]byte(nil), out...)))
 		b.Free()
 	}
-	if ss.grant != nil && ss.scan.Frames > 0 {
+	if ss.grant != nil && ss.scan.Frames > ss.counted {
 		ss.firstToken()
-		if n := ss.scan.Frames - ss.counted; n > 0 {
-			ss.counted = ss.scan.Frames
-			ss.grant.Tokens(n)
-		}
+		ss.grant.Tokens(ss.scan.Frames - ss.counted)
+		ss.counted = ss.scan.Frames
 	}
 	if renamed != nil {
 		return renamed
@@ -102,6 +99,7 @@ func (ss *session) expire() {
 		return
 	}
 	ss.grant = nil
+	ss.srv.Stats.Unseen.Add(1)
 	o := fleet.Outcome{Kind: fleet.OutcomeOK, Status: ss.status, FirstToken: ss.first,
 		PromptTokens: fleet.UnknownTokens, CachedTokens: fleet.UnknownTokens, OutputTokens: fleet.UnknownTokens}
 	if ss.status >= 400 {
@@ -126,10 +124,13 @@ func kindOf(status int) fleet.OutcomeKind {
 
 // finish is the last word on the request, whatever ended the stream.
 func (ss *session) finish() {
-	ss.body.Free()
-	ss.body = nil
+	ss.release()
+	ss.in.reset()
 	g := ss.grant
 	if g == nil {
+		if !ss.decided {
+			ss.srv.Stats.ClientGone[0].Add(1)
+		}
 		return
 	}
 	a := &ss.scan.Answer
@@ -141,18 +142,26 @@ func (ss *session) finish() {
 		o.PromptTokens, o.CachedTokens, o.OutputTokens = a.PromptTokens, a.CachedTokens, a.Tokens()
 	}
 	switch {
+	case ss.refused != 0:
+		o.Kind, o.Status = fleet.OutcomeRefused, ss.refused
+		g.Done(o)
+		return
 	case ss.status >= 400:
 		o.Kind = kindOf(ss.status)
+	case !ss.answered && ss.status == 0 && ss.responseMode == modeNone && !ss.gone:
+		// The proxy shows nothing of the response, not even its headers: the pick is
+		// all there is to know.
+		ss.expire()
+		return
 	case !ss.answered:
-		o.Kind = fleet.OutcomeClientGone
-		o.Status = wire.StatusClientClosed
+		o.Kind, o.Status = fleet.OutcomeClientGone, wire.StatusClientClosed
 	case a.ErrorCode != 0:
 		o.Kind = kindOf(a.ErrorCode)
 	case ss.events && !a.Complete():
 		o.Kind = fleet.OutcomeTruncated
 	}
 	if o.Kind == fleet.OutcomeClientGone {
-		ss.srv.Stats.ClientGone.Add(1)
+		ss.srv.Stats.ClientGone[1].Add(1)
 	} else {
 		ss.srv.Stats.Completed.Add(1)
 	}

@@ -32,8 +32,10 @@ var HealthServices = []string{"", "liveness", "readiness", ServiceName, "inferen
 type Catalogue interface {
 	// Resolve returns the pool that serves the name a client asked for, and the
 	// model and adapter as its engines know them. ok is false for an unknown name.
-	// An empty name stands for a request that names no model: the default pool.
 	Resolve(name string) (pool *flow.Flow, model, adapter string, ok bool)
+	// Pools returns all pools, the default one first: it takes requests that name
+	// no model.
+	Pools() []*flow.Flow
 }
 
 // Options of a Server.
@@ -46,9 +48,17 @@ type Options struct {
 	HashKey uint64
 	// BlockBytes is the size of a prefix block, default 512.
 	BlockBytes int
-	// MaxBody is the largest request body in bytes, default 100 MiB. Larger ones
+	// MaxBody is the largest request body in bytes, default 128 MiB. Larger ones
 	// are refused with 413.
 	MaxBody int
+	// MaxHeld is the most bytes of request bodies that may wait for their pick, all
+	// streams together; default 1 GiB. Beyond it requests are refused with 503.
+	MaxHeld int64
+	// EarlyBody is the length in bytes from which on a body is not waited for: the
+	// pick is made on its beginning and the rest passes through. Default 1 MiB.
+	EarlyBody int
+	// SignalAge is how long the signals of an endpoint count as fresh; default 5 s.
+	SignalAge time.Duration
 	// PickTimeout bounds how long a request may wait for its pick, default 60 s.
 	// A proxy sets no limit of its own in full duplex mode.
 	PickTimeout time.Duration
@@ -60,19 +70,17 @@ type Options struct {
 	TLS *tls.Config
 }
 
-// Stats count what the picker did. All are totals since its start.
-type Stats struct {
-	Streams, Picked, Refused, ClientGone, Completed, BlindPicks atomic.Int64
-	Open                                                        atomic.Int64 // streams open now
-}
-
-// Server is the endpoint picker. Make it with New, run it with Serve.
+// Server is the endpoint picker. Make it with New, run it with Serve. It is a
+// prometheus.Collector of its own series.
 type Server struct {
-	o      Options
-	grpc   *grpc.Server
-	health *health.Server
-	Stats  Stats
-	seq    atomic.Uint64
+	o       Options
+	grpc    *grpc.Server
+	health  *health.Server
+	Stats   Stats
+	metrics *metrics
+	seq     atomic.Uint64
+	ready   atomic.Bool
+	told    [modeFullDuplexStreamed + 1]atomic.Bool // modes that were warned about
 }
 
 // New returns a server that is not serving yet: its health says NOT_SERVING until
@@ -88,7 +96,16 @@ func New(o Options) *Server {
 		o.BlockBytes = 512
 	}
 	if o.MaxBody <= 0 {
-		o.MaxBody = 100 << 20
+		o.MaxBody = 128 << 20
+	}
+	if o.MaxHeld <= 0 {
+		o.MaxHeld = 1 << 30
+	}
+	if o.EarlyBody <= 0 {
+		o.EarlyBody = 1 << 20
+	}
+	if o.SignalAge <= 0 {
+		o.SignalAge = 5 * time.Second
 	}
 	if o.PickTimeout <= 0 {
 		o.PickTimeout = 60 * time.Second
@@ -96,7 +113,7 @@ func New(o Options) *Server {
 	if o.Fallbacks == 0 {
 		o.Fallbacks = 2
 	}
-	s := &Server{o: o, health: health.NewServer()}
+	s := &Server{o: o, health: health.NewServer(), metrics: newMetrics()}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxConcurrentStreams(1 << 20),
@@ -126,6 +143,7 @@ func New(o Options) *Server {
 // SetReady says whether the pools are synced and an endpoint can be picked.
 // Liveness is always SERVING.
 func (s *Server) SetReady(ready bool) {
+	s.ready.Store(ready)
 	st := grpc_health_v1.HealthCheckResponse_NOT_SERVING
 	if ready {
 		st = grpc_health_v1.HealthCheckResponse_SERVING
@@ -147,16 +165,29 @@ func (s *Server) Serve(l net.Listener) error {
 // Drain says NOT_SERVING, lets open streams end, and stops; when ctx ends first,
 // it cuts them. A plain exit would cut every answer that passes through.
 func (s *Server) Drain(ctx context.Context) {
+	s.ready.Store(false)
 	s.health.Shutdown()
 	done := make(chan struct{})
 	go func() {
 		s.grpc.GracefulStop()
 		close(done)
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		s.grpc.Stop()
-		<-done
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for idle := 0; idle < 2; {
+		select {
+		case <-done:
+			return
+		case <-ctx.Done():
+			idle = 2
+		case <-look.C:
+			// Whoever watches the health keeps a stream open for ever; twice, so that
+			// the last request's stream has ended on the wire too.
+			if idle++; s.Stats.Open.Load() > 0 {
+				idle = 0
+			}
+		}
 	}
+	s.grpc.Stop()
+	<-done
 }

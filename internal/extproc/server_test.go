@@ -27,6 +27,8 @@ func (c onePool) Resolve(name string) (*flow.Flow, string, string, bool) {
 	return c.flow, c.model, "", name == "" || name == c.model || name == c.alias
 }
 
+func (c onePool) Pools() []*flow.Flow { return []*flow.Flow{c.flow} }
+
 func newPool(t testing.TB, n int) *flow.Flow {
 	t.Helper()
 	p, ok := engine.Lookup(engine.Profiles()[0].Name)

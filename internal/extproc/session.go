@@ -21,25 +21,37 @@ import (
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
-// session is one HTTP request that passes through the proxy: one gRPC stream.
+// session is one HTTP request that passes through the proxy: one gRPC stream. It
+// belongs to one goroutine.
 type session struct {
 	srv    *Server
 	stream grpc.ServerStream
 	ctx    context.Context
+	in     frame
+	out    reply
 
 	requestMode, responseMode int
 
-	path, method string
-	id           string
-	surface      fleet.Surface
-	subset       subsetHint
-	body         mem.BufferSlice
-	gotBody      bool // a body message came; even an empty one is owed an answer
-	size         int
-	alias        string // name that the client used, where it is not the engine's
+	path    string
+	id      string
+	surface fleet.Surface
+	opaque  bool // a body that is no JSON: a pick by headers
+	subset  subsetHint
+	body    mem.BufferSlice
+	gotBody bool // a body message came; even an empty one is owed an answer
+	size    int  // of the body so far, in bytes
+	length  int  // that the client announced; -1: none
+	held    int  // bytes of body that count in Stats.Held
+	tryAt   int  // size at which an early pick is tried next
+	alias   string
+
+	track   tracker // of a body that comes behind an early pick
+	tracked int     // bytes of body that track has seen
 
 	decided  bool // the pick was answered
-	refused  bool // an immediate response ended the request
+	sent     bool // the end of the request was answered
+	refused  int  // status of our own answer; 0: none
+	gone     bool // the proxy closed its side: the client left
 	grant    *flow.Grant
 	scan     wire.AnswerScanner
 	events   bool
@@ -56,16 +68,14 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	s.Stats.Streams.Add(1)
 	s.Stats.Open.Add(1)
 	defer s.Stats.Open.Add(-1)
-	ss := &session{srv: s, stream: stream, ctx: stream.Context(),
+	ss := &session{srv: s, stream: stream, ctx: stream.Context(), length: -1,
 		requestMode: modeFullDuplexStreamed, responseMode: modeFullDuplexStreamed}
 	defer ss.finish()
-	var f frame
-	defer f.reset()
 	for {
-		if err := stream.RecvMsg(&f); err != nil {
+		if err := stream.RecvMsg(&ss.in); err != nil {
 			return ss.ended(err)
 		}
-		if err := ss.frame(&f); err != nil {
+		if err := ss.frame(&ss.in); err != nil {
 			if errors.Is(err, errEnd) {
 				return nil
 			}
@@ -77,7 +87,11 @@ func (s *Server) process(stream grpc.ServerStream) error {
 // ended reads the end of the stream. A proxy resets a stream whose request is
 // done (Canceled) and half-closes one whose client left (EOF); neither is an error.
 func (ss *session) ended(err error) error {
-	if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+	if errors.Is(err, io.EOF) {
+		ss.gone = true
+		return nil
+	}
+	if status.Code(err) == codes.Canceled {
 		return nil
 	}
 	return err
@@ -86,6 +100,7 @@ func (ss *session) ended(err error) error {
 func (ss *session) frame(f *frame) error {
 	if f.hasProtocol {
 		ss.requestMode, ss.responseMode = f.requestMode, f.responseMode
+		ss.srv.checkMode(f.requestMode)
 	}
 	switch f.kind {
 	case frameRequestHeaders:
@@ -100,139 +115,291 @@ func (ss *session) frame(f *frame) error {
 		return ss.responseBody(f)
 	case frameResponseTrailers:
 		ss.answered = true
-		return ss.send(emptyReply(respResponseTrailers))
+		ss.scan.Close()
+		return ss.empty(respResponseTrailers)
 	}
 	return nil
 }
 
-func (ss *session) send(rs ...*reply) error {
-	for _, r := range rs {
-		if err := ss.stream.SendMsg(r); err != nil {
-			return err
-		}
+// checkMode says once what a way of asking costs.
+func (s *Server) checkMode(mode int) {
+	if mode < 0 || mode >= modeFullDuplexStreamed || s.told[mode].Swap(true) {
+		return
 	}
-	return nil
+	switch mode {
+	case modeNone, modeStreamed:
+		s.o.Log.Warn("a proxy asks for picks before it shows the body: they know neither model nor prompt; " +
+			"set request_body_mode: FULL_DUPLEX_STREAMED")
+	default:
+		s.o.Log.Warn("a proxy buffers request bodies: one above its buffer limit ends in 413; " +
+			"set request_body_mode: FULL_DUPLEX_STREAMED")
+	}
+}
+
+// send sends the reply that stands in ss.out.
+func (ss *session) send() error { return ss.stream.SendMsg(&ss.out) }
+
+// empty answers a frame with "go on".
+func (ss *session) empty(field fieldNumber) error {
+	ss.out.empty(field)
+	return ss.send()
 }
 
 func (ss *session) requestHeaders(f *frame) error {
+	json, coded := true, false
 	for _, h := range f.headers {
 		switch h.name {
 		case ":path":
 			ss.path = h.value
-		case ":method":
-			ss.method = h.value
 		case "x-request-id":
 			ss.id = h.value
+		case "content-length":
+			if n, err := strconv.Atoi(h.value); err == nil && n >= 0 {
+				ss.length = n
+			}
+		case "content-type":
+			json = strings.Contains(h.value, "json")
+		case "content-encoding":
+			coded = h.value != "identity"
 		}
 	}
-	ss.subset = subsetHint{present: f.subset.present, addrs: append([]string(nil), f.subset.addrs...)}
-	ss.surface = surfaceOf(ss.path)
+	ss.subset = subsetHint{present: f.subset.present}
+	if len(f.subset.addrs) > 0 {
+		ss.subset.addrs = append([]string(nil), f.subset.addrs...)
+	}
+	var known bool
+	ss.surface, known = surfaceOf(ss.path)
+	ss.opaque = coded || !json && !(known && ss.surface != fleet.SurfaceTranscriptions)
 	if !validID(ss.id) {
 		ss.id = "ps-" + ss.srv.o.RouterID + "-" + strconv.FormatUint(ss.srv.seq.Add(1), 36)
 	}
+	ss.tryAt = ss.srv.o.EarlyBody
 	switch {
+	case ss.length > ss.srv.o.MaxBody:
+		return ss.refuse(ss.tooLarge())
 	case f.endOfStream || ss.requestMode == modeNone || ss.requestMode == modeStreamed:
 		// Nothing of the body will be seen before the answer is due.
+		ss.sent = true
 		return ss.decide(false)
 	case ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial:
 		// The proxy holds the body back until its headers are answered; the pick
 		// follows with the body.
-		return ss.send(emptyReply(respRequestHeaders))
+		return ss.empty(respRequestHeaders)
 	}
 	return nil
 }
 
+func (ss *session) tooLarge() *wire.Error {
+	return &wire.Error{Status: http.StatusRequestEntityTooLarge, Code: wire.CodeTooLarge,
+		Message: "the request body is larger than the limit of " + strconv.Itoa(ss.srv.o.MaxBody) + " bytes"}
+}
+
 func (ss *session) requestBody(f *frame) error {
 	if ss.decided {
-		// A proxy may deliver the last message twice; what was picked stays picked.
-		if ss.requestMode != modeFullDuplexStreamed {
-			return ss.send(emptyReply(respRequestBody))
-		}
-		return nil
+		return ss.passBody(f)
 	}
 	ss.gotBody = true
 	part := f.takeBody()
-	ss.size += part.Len()
+	n := part.Len()
+	ss.size += n
 	ss.body = append(ss.body, part...)
-	if ss.size > ss.srv.o.MaxBody {
-		return ss.refuse(&wire.Error{Status: http.StatusRequestEntityTooLarge, Code: wire.CodeTooLarge,
-			Message: "the request body is larger than the limit of " + strconv.Itoa(ss.srv.o.MaxBody) + " bytes"})
+	switch {
+	case ss.size > ss.srv.o.MaxBody:
+		return ss.refuse(ss.tooLarge())
+	case !ss.hold(n):
+		return ss.refuse(&wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeOverloaded, RetryAfter: time.Second,
+			Message: "too many large requests are under way; try again"})
+	case f.endOfStream:
+		ss.sent = true
+		return ss.decide(false)
+	case ss.size >= ss.tryAt && ss.requestMode == modeFullDuplexStreamed:
+		return ss.early()
 	}
-	if !f.endOfStream {
+	return nil
+}
+
+// passBody returns what comes of the body behind an early pick. A proxy may also
+// deliver the last message twice; its end is answered once.
+func (ss *session) passBody(f *frame) error {
+	if ss.requestMode != modeFullDuplexStreamed {
+		return ss.empty(respRequestBody)
+	}
+	if ss.sent {
 		return nil
 	}
-	return ss.decide(false)
+	part := f.takeBody()
+	if ss.size += part.Len(); ss.size > ss.srv.o.MaxBody {
+		part.Free()
+		return ss.refuse(ss.tooLarge())
+	}
+	if !ss.opaque {
+		for _, b := range part {
+			ss.track.feed(b.ReadOnlyData())
+		}
+		if ss.track.models > 1 {
+			part.Free()
+			// The pick and the catalogue went by the first one, an engine may go by
+			// the last.
+			return ss.refuse(&wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue, Param: "model", Message: "model is given twice"})
+		}
+	}
+	ss.sent = f.endOfStream
+	return ss.sendBody(respRequestBody, part, f.endOfStream)
+}
+
+// hold counts n more bytes of body as held; false where there are too many.
+func (ss *session) hold(n int) bool {
+	ss.held += n
+	return ss.srv.Stats.Held.Add(int64(n)) <= ss.srv.o.MaxHeld
+}
+
+// release lets go of the body.
+func (ss *session) release() {
+	ss.body.Free()
+	ss.body = nil
+	ss.srv.Stats.Held.Add(-int64(ss.held))
+	ss.held = 0
 }
 
 func (ss *session) requestTrailers() error {
-	if !ss.decided && ss.requestMode == modeFullDuplexStreamed {
-		if err := ss.decide(true); err != nil {
-			return err
+	if ss.requestMode == modeFullDuplexStreamed && !ss.sent {
+		ss.sent = true
+		if !ss.decided {
+			if err := ss.decide(true); err != nil {
+				return err
+			}
 		}
 	}
-	return ss.send(emptyReply(respRequestTrailers))
+	return ss.empty(respRequestTrailers)
 }
 
 // refuse ends the request with an answer of our own. It is never a gRPC error: a
 // proxy would make an empty 500 of that, whatever its failure mode.
 func (ss *session) refuse(e *wire.Error) error {
-	ss.refused = true
-	ss.srv.Stats.Refused.Add(1)
+	ss.decided, ss.refused = true, e.Status
+	ss.srv.Stats.Refused[refusalIndex(e.Code)].Add(1)
 	set := []header{
 		{"content-type", "application/json"},
 		{strings.ToLower(wire.HeaderRequestID), ss.id},
 		{strings.ToLower(wire.HeaderErrorSource), "gateway"},
 		{"x-penstock-dropped-reason", e.Code},
 	}
+	if reason := droppedReason(e.Code); reason != "" {
+		set = append(set, header{"x-llm-d-request-dropped-reason", reason})
+	}
 	if e.RetryAfter > 0 {
 		set = append(set, header{"retry-after", strconv.Itoa(int((e.RetryAfter + time.Second - 1) / time.Second))})
 	}
 	body := e.AppendBody(nil, wire.FamilyOf(ss.surface), ss.id)
-	if err := ss.send(immediate(e.Status, set, body, e.Code)); err != nil {
+	ss.out.immediate(e.Status, set, body, e.Code)
+	if err := ss.send(); err != nil {
 		return err
 	}
 	return errEnd
 }
 
-// decide picks and answers the request. trailers says that request trailers
-// follow, so that no part of the body carries the end of the stream.
+// droppedReason is the name that llm-d gives to a refusal, "" where it has none.
+func droppedReason(code string) string {
+	switch code {
+	case wire.CodeNoReplica:
+		return "rejected-no-endpoints"
+	case wire.CodeDeadline:
+		return "rejected-ttl-expired"
+	case wire.CodeOverloaded, wire.CodeRateLimited:
+		return "rejected-saturated"
+	}
+	return ""
+}
+
+// decide picks for the whole request and answers it. trailers says that request
+// trailers follow, so that no part of the body carries the end of the stream.
 func (ss *session) decide(trailers bool) error {
-	ss.decided = true
-	req, pool, body, e := ss.build()
+	ask, e := ss.build()
 	if e != nil {
 		return ss.refuse(e)
 	}
+	return ss.pick(ask, !trailers)
+}
+
+// early tries to pick on the beginning of a large body, so that the rest need not
+// be held. Where the beginning does not name the model, it waits for twice as much.
+func (ss *session) early() error {
+	ss.tryAt = 2 * ss.size
+	ask, ok := ss.buildEarly()
+	if !ok {
+		return nil
+	}
+	ss.srv.Stats.Early.Add(1)
+	return ss.pick(ask, false)
+}
+
+// pick asks the pool and answers with the endpoint and what is here of the body.
+// end says that the body is complete with it.
+func (ss *session) pick(ask *question, end bool) error {
+	ss.decided = true
+	start := ask.req.Arrived
 	ctx, cancel := context.WithTimeout(ss.ctx, ss.srv.o.PickTimeout)
-	g, err := pool.Acquire(ctx, req)
+	g, err := ask.pool.Acquire(ctx, &ask.req)
 	cancel()
 	if err != nil {
 		if ss.ctx.Err() != nil {
-			ss.srv.Stats.ClientGone.Add(1)
+			ss.srv.Stats.ClientGone[0].Add(1)
 			return errEnd
 		}
 		return ss.refuse(refusal(err))
 	}
-	ss.grant = g
-	ss.srv.Stats.Picked.Add(1)
-	dest := ss.destination()
-	set := []header{{destinationHeader, dest}}
-	clear := true
-	switch {
-	case ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial:
-		return ss.send(bufferedReply(set, body, dest))
-	case ss.requestMode != modeFullDuplexStreamed || !ss.gotBody:
-		return ss.send(headersReply(respRequestHeaders, set, nil, clear, dest))
+	ss.grant, ss.alias = g, ask.alias
+	now := ss.srv.o.Clock()
+	ss.srv.metrics.pick.Observe(now.Seconds(start))
+	id, _ := g.Endpoint()
+	basis := HeadersOnly
+	if ask.read {
+		basis = ss.srv.basis(ask.pool, id, now)
 	}
-	if err := ss.send(headersReply(respRequestHeaders, set, nil, clear, dest)); err != nil {
+	ss.srv.Stats.Picked[basis].Add(1)
+	dest := ss.destination()
+	if ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial {
+		if !ss.gotBody { // the request ended with its headers
+			ss.out.pick(respRequestHeaders, dest)
+			return ss.send()
+		}
+		ss.release()
+		ss.out.buffered(ask.body, dest)
+		return ss.send()
+	}
+	ss.out.pick(respRequestHeaders, dest)
+	if err := ss.send(); err != nil {
 		return err
+	}
+	if ss.requestMode != modeFullDuplexStreamed || !ss.gotBody {
+		return nil
 	}
 	out := ss.body
 	ss.body = nil
-	if body != nil { // the model's name was replaced
+	ss.release()
+	if ask.body != nil { // the model's name was replaced
 		out.Free()
-		out = mem.BufferSlice{mem.SliceBuffer(body)}
+		out = mem.BufferSlice{mem.SliceBuffer(ask.body)}
 	}
-	return ss.send(streamedBody(respRequestBody, out, !trailers)...)
+	return ss.sendBody(respRequestBody, out, end)
+}
+
+// sendBody returns a body in parts that every proxy takes. The last one ends the
+// stream where end is set. The references of body go over.
+func (ss *session) sendBody(field fieldNumber, body mem.BufferSlice, end bool) error {
+	for {
+		part, rest := cut(body, maxReplyBody)
+		last := len(rest) == 0
+		ss.out.part(field, part, end && last)
+		if err := ss.send(); err != nil {
+			rest.Free()
+			return err
+		}
+		if last {
+			return nil
+		}
+		body = rest
+	}
 }
 
 // destination is the ordered list of endpoints, the pick first.
@@ -255,7 +422,10 @@ func hostPort(url string) string {
 
 func refusal(err error) *wire.Error {
 	var none *flow.NoReplicaError
+	var own *wire.Error
 	switch {
+	case errors.As(err, &own):
+		return own
 	case errors.As(err, &none):
 		return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica,
 			Message: none.Reason, RetryAfter: max(none.RetryAfter, time.Second)}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/extproc"
+	"github.com/penstock-project/penstock/internal/flow"
+)
+
+// eppFront is the endpoint picker of a server: the pools of the gateway behind
+// another door. A nil eppFront is one that is off.
+type eppFront struct {
+	srv   *extproc.Server
+	ln    net.Listener
+	ready func() error
+}
+
+// eppCatalogue resolves names as the gateway does.
+type eppCatalogue struct{ s *server }
+
+// Resolve implements extproc.Catalogue. A reload takes effect with the next
+// request.
+func (c eppCatalogue) Resolve(name string) (*flow.Flow, string, string, bool) {
+	return c.s.front.cat.Load().Resolve(name)
+}
+
+// Pools implements extproc.Catalogue.
+func (c eppCatalogue) Pools() []*flow.Flow {
+	out := make([]*flow.Flow, len(c.s.pools)) // never changes once the server runs
+	for i, p := range c.s.pools {
+		out[i] = p.flow
+	}
+	return out
+}
+
+// openEPP opens the endpoint picker where the configuration turns it on. key keys
+// the hashes of prompts, the same as the gateway's.
+func (s *server) openEPP(key uint64) error {
+	addr := s.o.Config.Listen.EPP
+	if addr == "" {
+		return nil
+	}
+	ln, err := listen("the endpoint picker", "--epp", addr)
+	if err != nil {
+		return err
+	}
+	if !config.IsLoopback(addr) && s.tls == nil {
+		s.log.Warn("the endpoint picker speaks plaintext with the network: prompts pass through it; set tls.cert and tls.key", "epp", addr)
+	}
+	s.epp = &eppFront{ln: ln, ready: s.Ready, srv: extproc.New(extproc.Options{
+		Catalogue: eppCatalogue{s}, Clock: s.clock, Log: s.log, HashKey: key, RouterID: s.router, TLS: s.tls,
+	})}
+	s.reg.MustRegister(s.epp.srv)
+	return nil
+}
+
+// EPPAddr is where proxies connect, "" where the endpoint picker is off.
+func (s *server) EPPAddr() string {
+	if s.epp == nil {
+		return ""
+	}
+	return s.epp.ln.Addr().String()
+}
+
+// observed tells the proxies whether an endpoint can be picked now. It is called
+// after each snapshot and when the server stops.
+func (f *eppFront) observed() {
+	if f != nil {
+		f.srv.SetReady(f.ready() == nil)
+	}
+}
+
+func (f *eppFront) serve() error {
+	if err := f.srv.Serve(f.ln); err != nil {
+		return err
+	}
+	return http.ErrServerClosed
+}
+
+// drain lets open streams end until ctx does; the channel is closed when the last
+// one did.
+func (f *eppFront) drain(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if f != nil {
+			f.srv.Drain(ctx)
+		}
+	}()
+	return done
+}
+
+func (f *eppFront) close() {
+	if f != nil {
+		f.ln.Close()
+	}
+}
+

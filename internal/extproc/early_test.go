@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extproc
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
+)
+
+func requestBodyOf(r *extprocv3.ProcessingResponse) *extprocv3.StreamedBodyResponse {
+	return r.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+}
+
+// TestLargeBodyIsPickedEarly: with the model in the beginning the pick comes before
+// the end of the body, and nothing is held.
+func TestLargeBodyIsPickedEarly(t *testing.T) {
+	for _, alias := range []string{"m", "an-alias"} {
+		f := newPool(t, 2)
+		s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m", alias: "an-alias"}, EarlyBody: 10_000})
+		p := newProxy(t, addr)
+		text := strings.Repeat("all work and no play. ", 3000)
+		in := `{"model": "` + alias + `", "messages":[{"role":"user","content":"` + text + `"}],"n":1}`
+		want := strings.Replace(in, `"`+alias+`"`, `"m"`, 1)
+		var got []byte
+		read := func(n int) (eos bool) {
+			for len(got) < n && !eos {
+				sr := requestBodyOf(p.recv())
+				got, eos = append(got, sr.GetBody()...), sr.GetEndOfStream()
+			}
+			return eos
+		}
+		p.send(heads(chatPath, false, fds, fds), reqBody(in[:8000], false), reqBody(in[8000:12000], false))
+		if destinationOf(p.recv()) == "" {
+			t.Fatal("no pick")
+		}
+		read(12000 - len(alias) + 1)
+		for i := 12000; i < len(in); i += 7000 { // each part comes back before the next is sent
+			part := in[i:min(i+7000, len(in))]
+			p.send(reqBody(part, false))
+			read(i + len(part) - len(alias) + 1)
+		}
+		if n := s.Stats.Held.Load(); n != 0 {
+			t.Errorf("%d bytes are held behind the pick", n)
+		}
+		p.send(reqBody("", true), reqBody("", true))
+		if !read(1 << 30) {
+			t.Error("the body has no end")
+		}
+		if string(got) != want {
+			t.Errorf("alias %s: the body came back changed (%d bytes, want %d)", alias, len(got), len(want))
+		}
+		p.send(respHeads("application/json"))
+		if p.recv().GetResponseHeaders() == nil {
+			t.Error("the end of the body that came twice was answered twice")
+		}
+		if s.Stats.Early.Load() != 1 || s.Stats.Picks() != 1 {
+			t.Errorf("%d early of %d picks", s.Stats.Early.Load(), s.Stats.Picks())
+		}
+	}
+}
+
+// TestModelAtTheEndWaitsForTheBody: clients that write the model last are waited
+// for, and trailers may end such a body.
+func TestModelAtTheEndWaitsForTheBody(t *testing.T) {
+	f := newPool(t, 2)
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}, EarlyBody: 5000})
+	p := newProxy(t, addr)
+	in := chatBody("m", strings.Repeat("all work and no play. ", 3000))
+	p.send(heads(chatPath, false, fds, fds))
+	for i := 0; i < len(in); i += 9000 {
+		p.send(reqBody(in[i:min(i+9000, len(in))], false))
+	}
+	p.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{
+		RequestTrailers: &extprocv3.HttpTrailers{Trailers: &corev3.HeaderMap{}}}})
+	if destinationOf(p.recv()) == "" {
+		t.Fatal("no pick")
+	}
+	var got []byte
+	for len(got) < len(in) {
+		sr := requestBodyOf(p.recv())
+		if got = append(got, sr.GetBody()...); sr.GetEndOfStream() {
+			t.Fatal("a part ends the body although trailers follow")
+		}
+	}
+	if string(got) != in || p.recv().GetRequestTrailers() == nil {
+		t.Error("body or trailers are not answered as they came")
+	}
+	if s.Stats.Early.Load() != 0 || s.Stats.Held.Load() != 0 {
+		t.Errorf("early %d, held %d", s.Stats.Early.Load(), s.Stats.Held.Load())
+	}
+}
+
+// TestSecondModelBehindTheBeginning: a name that the picker did not see must not
+// reach an engine that goes by the last one.
+func TestSecondModelBehindTheBeginning(t *testing.T) {
+	f := newPool(t, 1)
+	_, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}, EarlyBody: 1000})
+	p := newProxy(t, addr)
+	p.send(heads(chatPath, false, fds, fds), reqBody(`{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("x", 2000), false))
+	if destinationOf(p.recv()) == "" {
+		t.Fatal("no pick")
+	}
+	requestBodyOf(p.recv())
+	p.send(reqBody(`"}],"mod`, false))
+	requestBodyOf(p.recv())
+	p.send(reqBody(`el":"/etc/other"}`, true))
+	if c := p.recv().GetImmediateResponse().GetStatus().GetCode(); c != 400 {
+		t.Errorf("answered %v, want 400", c)
+	}
+	for f.Stats().Totals.InFlight != 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestHeldBodiesAreBounded(t *testing.T) {
+	f := newPool(t, 1)
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}, MaxHeld: 100_000})
+	first := newProxy(t, addr)
+	first.send(heads(chatPath, false, fds, fds), reqBody(`{"messages":"`+strings.Repeat("x", 60_000), false))
+	for s.Stats.Held.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	second := newProxy(t, addr)
+	second.send(heads(chatPath, false, fds, fds), reqBody(`{"messages":"`+strings.Repeat("x", 60_000), false))
+	im := second.recv().GetImmediateResponse()
+	if im.GetStatus().GetCode() != 503 || !bytes.Contains(im.GetBody(), []byte("overloaded")) {
+		t.Errorf("%v", im)
+	}
+	first.cancel()
+	for s.Stats.Held.Load() != 0 || s.Stats.Open.Load() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestBodiesThatAreNoJSON: a form with a sound in it is picked for by its headers.
+func TestBodiesThatAreNoJSON(t *testing.T) {
+	f := newPool(t, 1)
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}, EarlyBody: 100})
+	p := newProxy(t, addr)
+	h := heads("/v1/audio/transcriptions", false, fds, fds)
+	hs := h.GetRequestHeaders().GetHeaders()
+	hs.Headers = append(hs.Headers, &corev3.HeaderValue{Key: "content-type", RawValue: []byte("multipart/form-data; boundary=x")})
+	p.send(h, reqBody("--x\r\n{{{\x00", false), reqBody(strings.Repeat("y", 500), false), reqBody("", true))
+	if destinationOf(p.recv()) == "" {
+		t.Fatal("no pick")
+	}
+	got := p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() })
+	if want := "--x\r\n{{{\x00" + strings.Repeat("y", 500); string(got) != want {
+		t.Errorf("%q", got)
+	}
+	if s.Stats.Picked[HeadersOnly].Load() != 1 {
+		t.Error("not counted as a pick by headers")
+	}
+}
+
+// twoPools is a catalogue of two pools.
+type twoPools struct{ a, b *flow.Flow }
+
+func (c twoPools) Pools() []*flow.Flow { return []*flow.Flow{c.a, c.b} }
+
+func (c twoPools) Resolve(name string) (*flow.Flow, string, string, bool) {
+	switch name {
+	case "m":
+		return c.a, "m", "", true
+	case "n":
+		return c.b, "n", "", true
+	}
+	return nil, "", "", false
+}
+
+func TestRequestsThatNameNoModelFindTheirPool(t *testing.T) {
+	a, b := newPool(t, 1), newPool(t, 0)
+	now := fleet.At(time.Now())
+	b.Observe(&fleet.Snapshot{Pool: "b", Version: 2, At: now, Endpoints: []fleet.EndpointState{{Endpoint: fleet.Endpoint{
+		ID: "n0", URL: "http://127.10.1.1:8000", Phase: fleet.PhaseReady, Rank: -1, Models: []string{"n"}}}}})
+	s, addr := start(t, Options{Catalogue: twoPools{a, b}})
+	ask := func(subset string) string {
+		p := newProxy(t, addr)
+		h := heads("/v1/models", true, fds, fds)
+		if subset != "" {
+			h.MetadataContext = hintMetadata(t, subset)
+		}
+		p.send(h)
+		r := p.recv()
+		if r.GetImmediateResponse() != nil {
+			return "refused"
+		}
+		return destinationOf(r)
+	}
+	if d := ask(""); d != "127.10.0.1:8000" {
+		t.Errorf("without a hint: %s", d)
+	}
+	if d := ask("127.10.1.1:8000"); d != "127.10.1.1:8000" {
+		t.Errorf("with a hint into the second pool: %s", d)
+	}
+	if d := ask("127.10.9.9:8000"); d != "refused" {
+		t.Errorf("with a hint out of both: %s", d)
+	}
+	a.Observe(&fleet.Snapshot{Pool: "a", Version: 3, At: now})
+	if d := ask(""); d != "127.10.1.1:8000" {
+		t.Errorf("with the first pool empty: %s", d)
+	}
+	if n := s.Stats.Picked[HeadersOnly].Load(); n != 3 {
+		t.Errorf("%d picks by headers, want 3", n)
+	}
+}
+
+// TestPicksSayWhatTheyWereMadeOn: fresh signals, or only own accounting.
+func TestPicksSayWhatTheyWereMadeOn(t *testing.T) {
+	f := newPool(t, 1)
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})
+	ask := func() {
+		p := newProxy(t, addr)
+		p.send(heads(chatPath, false, fds, fds), reqBody(chatBody("m", "x"), true))
+		p.recv()
+		p.cancel()
+	}
+	observe := func(age time.Duration) {
+		now := time.Now()
+		f.Observe(&fleet.Snapshot{Pool: "p", Version: 2, At: fleet.At(now), Endpoints: []fleet.EndpointState{{
+			Endpoint: fleet.Endpoint{ID: "r0", URL: "http://127.10.0.1:8000", Phase: fleet.PhaseReady, Rank: -1, Models: []string{"m"}},
+			Signals:  fleet.Signals{ScrapedAt: fleet.At(now.Add(-age))},
+		}}})
+	}
+	ask() // never scraped
+	observe(time.Second)
+	ask()
+	observe(time.Minute)
+	ask()
+	if got := [3]int64{s.Stats.Picked[0].Load(), s.Stats.Picked[1].Load(), s.Stats.Picked[2].Load()}; got != [3]int64{1, 2, 0} {
+		t.Errorf("picks by basis %v, want 1 informed and 2 by own accounting", got)
+	}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(s)
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.GetName() == "penstock_epp_picks_total" && len(m.GetMetric()) == 3 {
+			return
+		}
+	}
+	t.Error("no penstock_epp_picks_total by basis")
+}
