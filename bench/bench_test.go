@@ -38,7 +38,7 @@ func TestPlainProxies(t *testing.T) {
 	for _, addr := range []string{engine, floorAddr, proxyAddr} {
 		waitFor(t, addr)
 		for _, w := range []work{
-			{name: "closed", run: closed(2, chatRequests())},
+			{name: "fixed", run: fixed(2, 6, chatRequests())},
 			{name: "long", run: fixed(2, 6, longRequests())},
 			{name: "open", run: open(200, uniqueRequests())},
 			{name: "streams", run: streams(3)},
@@ -47,6 +47,19 @@ func TestPlainProxies(t *testing.T) {
 			if err != nil || s.n == 0 || s.n != len(s.delays) {
 				t.Errorf("%s through %s: %d units, %d delays, %v", w.name, addr, s.n, len(s.delays), err)
 			}
+		}
+	}
+}
+
+func TestStampsAtEveryCut(t *testing.T) {
+	text := []byte(chunkHead + "1234567890123456789" + chunkTail + chunkHead + "1234567890123456789" + chunkTail)
+	for cut := range text {
+		var s sample
+		f := stamps{s: &s}
+		f.feed(text[:cut])
+		f.feed(text[cut:])
+		if s.n != 2 {
+			t.Fatalf("cut %d: %d stamps", cut, s.n)
 		}
 	}
 }

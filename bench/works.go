@@ -336,7 +336,8 @@ func streams(n int) func(context.Context, string, time.Duration) (sample, error)
 				return err
 			}
 			p.skip(len(m.raw))
-			if err := p.body(m, s.chunk); err != nil {
+			found := stamps{s: s}
+			if err := p.body(m, found.feed); err != nil {
 				return err
 			}
 			if s.n != tokens {
@@ -347,20 +348,33 @@ func streams(n int) func(context.Context, string, time.Duration) (sample, error)
 	}
 }
 
-// chunk counts the content chunks in b and their delays.
-func (s *sample) chunk(b []byte) {
+// stamps finds the moments at which chunks were written, wherever reads cut them.
+type stamps struct {
+	s    *sample
+	rest []byte // the end of what came before, shorter than a marker with its stamp
+}
+
+const stampMark = `,"t":`
+
+func (t *stamps) feed(b []byte) {
 	now := time.Now().UnixNano()
+	if len(t.rest) > 0 {
+		b = append(t.rest, b...)
+	}
 	for {
-		_, rest, ok := bytes.Cut(b, []byte(`,"t":`))
-		if !ok || len(rest) < stampLen {
+		i := bytes.Index(b, []byte(stampMark))
+		if i < 0 || len(b) < i+len(stampMark)+stampLen {
+			if i < 0 {
+				i = max(0, len(b)-len(stampMark)+1)
+			}
+			t.rest = append(t.rest[:0:0], b[i:]...)
 			return
 		}
-		at, err := strconv.ParseInt(string(rest[:stampLen]), 10, 64)
-		if err != nil {
-			return
+		b = b[i+len(stampMark):]
+		if at, err := strconv.ParseInt(string(b[:stampLen]), 10, 64); err == nil {
+			t.s.n++
+			t.s.delays = append(t.s.delays, float64(now-at)/1e6)
 		}
-		s.n++
-		s.delays = append(s.delays, float64(now-at)/1e6)
-		b = rest
+		b = b[stampLen:]
 	}
 }
