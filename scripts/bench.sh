@@ -38,4 +38,12 @@ ${GO:-go} build -trimpath -o build/bench ./bench
 flags=(-format "${FORMAT:-table}" -penstock bin/penstock -nginx "$(find_nginx)")
 [ -z "${QUICK:-}" ] || flags+=(-quick)
 # shellcheck disable=SC2086 # ARGS is a list of flags
-exec build/bench "${flags[@]}" ${ARGS:-}
+build/bench "${flags[@]}" ${ARGS:-}
+
+# The endpoint picker beside the least that one on stock gRPC costs.
+[ "${FORMAT:-table}" = table ] || exit 0
+${GO:-go} build -trimpath -o build/bench-epp ./bench/epp
+flags=(-penstock bin/penstock)
+[ -z "${QUICK:-}" ] || flags+=(-repeats 1 -d 700ms)
+echo
+exec build/bench-epp "${flags[@]}"

@@ -74,6 +74,7 @@ func run() error {
 	bin := flag.String("penstock", "bin/penstock", "path of penstock")
 	repeats := flag.Int("repeats", 3, "interleaved repeats")
 	dur := flag.Duration("d", 2*time.Second, "length of a cell")
+	verbose := flag.Bool("v", false, "show the logs of the contenders")
 	format := flag.String("format", "table", "table or json")
 	flag.Parse()
 	engines := []string{"127.10.0.1:18010", "127.10.0.2:18010", "127.10.0.3:18010"}
@@ -100,7 +101,9 @@ func run() error {
 		"penstock": exec.CommandContext(ctx, *bin, args...),
 	}
 	for name, p := range procs {
-		p.Stderr = os.Stderr
+		if *verbose {
+			p.Stderr = os.Stderr
+		}
 		if err := p.Start(); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -113,12 +116,20 @@ func run() error {
 	if *format == "json" {
 		return json.NewEncoder(os.Stdout).Encode(map[string]any{"schema": "penstock/bench-epp/v1", "rows": rows})
 	}
-	fmt.Printf("%-12s %-10s %12s %8s %10s\n", "work", "contender", "CPU us", "x floor", "p50 ms")
+	fmt.Println("endpoint picker, CPU of its process; floor: stock gRPC that returns the body and always picks the same")
+	fmt.Printf("%-12s %-10s %12s %8s %8s %10s\n", "work", "contender", "CPU us", "x floor", "goal", "p50 ms")
 	for _, r := range rows {
-		fmt.Printf("%-12s %-10s %12.1f %8.2f %10.2f\n", r.Work, r.Contender, r.CPU, r.Ratio, r.P50)
+		goal := ""
+		if r.Contender != "floor" {
+			goal = fmt.Sprintf("%.2f", goals[r.Work])
+		}
+		fmt.Printf("%-12s %-10s %12.1f %8.2f %8s %10.2f\n", r.Work, r.Contender, r.CPU, r.Ratio, goal, r.P50)
 	}
 	return nil
 }
+
+// goals are the ratios that the picker is held to.
+var goals = map[string]float64{"chat-2k": 1.2, "prompt-400k": 1.0, "sse-chunk": 1.05}
 
 var contenders = []string{"floor", "penstock"}
 

@@ -52,6 +52,7 @@ func TestUnmarshalHeaders(t *testing.T) {
 	hs := []*corev3.HeaderValue{
 		{Key: ":path", RawValue: []byte("/v1/chat/completions")},
 		{Key: "x-rep", Value: "a"}, {Key: "x-rep", RawValue: []byte("b")},
+		{Key: "content-type", Value: "a"}, {Key: "content-length", RawValue: []byte("b")},
 	}
 	for _, tc := range []struct {
 		hint any
@@ -76,7 +77,7 @@ func TestUnmarshalHeaders(t *testing.T) {
 				t.Fatal(err)
 			}
 			if f.kind != frameRequestHeaders || !f.endOfStream || len(f.headers) != 3 ||
-				f.headers[0].value != "/v1/chat/completions" || f.headers[1].value != "a" || f.headers[2].value != "b" {
+				f.headers[0].value != "/v1/chat/completions" || f.headers[1] != (header{"content-type", "a"}) || f.headers[2] != (header{"content-length", "b"}) {
 				t.Fatalf("buffers of %d: %+v", n, f)
 			}
 			if !f.subset.present || !equal(f.subset.addrs, tc.want) || f.served != "10.0.0.9:8000" {
@@ -217,8 +218,16 @@ func FuzzUnmarshal(f *testing.F) {
 				t.Fatalf("body %q, want %q", got.body.Materialize(), b.GetBody())
 			}
 		}
-		if h := want.GetRequestHeaders(); h != nil && got.kind == frameRequestHeaders && len(got.headers) < len(h.GetHeaders().GetHeaders()) {
-			t.Fatalf("%d headers, want %d", len(got.headers), len(h.GetHeaders().GetHeaders()))
+		if h := want.GetRequestHeaders(); h != nil && got.kind == frameRequestHeaders {
+			n := 0
+			for _, v := range h.GetHeaders().GetHeaders() {
+				if wanted([]byte(v.GetKey())) != "" {
+					n++
+				}
+			}
+			if len(got.headers) < n {
+				t.Fatalf("%d headers, want %d", len(got.headers), n)
+			}
 		}
 	})
 }

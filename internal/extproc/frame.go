@@ -65,7 +65,7 @@ type subsetHint struct {
 type frame struct {
 	kind        frameKind
 	endOfStream bool
-	headers     []header
+	headers     []header // those that a picker goes by
 	body        mem.BufferSlice
 
 	subset subsetHint
@@ -215,39 +215,107 @@ func (f *frame) readBody(r *reader, n int) error {
 	return nil
 }
 
-// readHeaders reads HttpHeaders{headers = 1, end_of_stream = eos}.
+// readHeaders reads HttpHeaders{headers = 1, end_of_stream = eos}. Of the headers
+// only those that a picker goes by are kept.
 func (f *frame) readHeaders(msg []byte, eos protowire.Number) error {
 	return fields(msg, func(num protowire.Number, v uint64, b []byte) error {
 		switch num {
 		case 1:
-			return fields(b, func(num protowire.Number, _ uint64, b []byte) error {
-				if num != 1 {
-					return nil
-				}
-				var h header
-				var raw []byte
-				err := fields(b, func(num protowire.Number, _ uint64, b []byte) error {
-					switch num {
-					case 1:
-						h.name = string(b)
-					case 2:
-						h.value = string(b)
-					case 3:
-						raw = b
-					}
-					return nil
-				})
-				if raw != nil {
-					h.value = string(raw)
-				}
-				f.headers = append(f.headers, h)
-				return err
-			})
+			return f.readHeaderMap(b)
 		case eos:
 			f.endOfStream = v != 0
 		}
 		return nil
 	})
+}
+
+// readHeaderMap reads HeaderMap{headers = 1: HeaderValue{key = 1, value = 2,
+// raw_value = 3}}. Proxies differ in which of the two values they fill.
+func (f *frame) readHeaderMap(msg []byte) error {
+	for len(msg) > 0 {
+		num, h, rest, err := bytesField(msg)
+		if err != nil {
+			return err
+		}
+		msg = rest
+		if num != 1 {
+			continue
+		}
+		var name, value []byte
+		for len(h) > 0 {
+			num, b, rest, err := bytesField(h)
+			if err != nil {
+				return err
+			}
+			h = rest
+			switch {
+			case num == 1:
+				name = b
+			case num == 3, num == 2 && value == nil:
+				value = b
+			}
+		}
+		if n := wanted(name); n != "" {
+			f.headers = append(f.headers, header{n, text(value)})
+		}
+	}
+	return nil
+}
+
+// bytesField takes the first field off msg; num is 0 for one that holds no bytes.
+func bytesField(msg []byte) (num protowire.Number, b, rest []byte, err error) {
+	num, typ, n := protowire.ConsumeTag(msg)
+	if n < 0 {
+		return 0, nil, nil, errProto
+	}
+	msg = msg[n:]
+	if typ == protowire.BytesType {
+		b, n = protowire.ConsumeBytes(msg)
+	} else {
+		n, num = protowire.ConsumeFieldValue(num, typ, msg), 0
+	}
+	if n < 0 {
+		return 0, nil, nil, errProto
+	}
+	return num, b, msg[n:], nil
+}
+
+// wanted returns the name of a header that a picker goes by, "" for all others.
+func wanted(name []byte) string {
+	switch string(name) {
+	case ":path":
+		return ":path"
+	case ":status":
+		return ":status"
+	case "x-request-id":
+		return "x-request-id"
+	case "content-type":
+		return "content-type"
+	case "content-length":
+		return "content-length"
+	case "content-encoding":
+		return "content-encoding"
+	}
+	return ""
+}
+
+// text makes a string of a header's value; the usual ones cost no allocation.
+func text(b []byte) string {
+	switch string(b) {
+	case "application/json":
+		return "application/json"
+	case "text/event-stream; charset=utf-8":
+		return "text/event-stream; charset=utf-8"
+	case "text/event-stream":
+		return "text/event-stream"
+	case "/v1/chat/completions":
+		return "/v1/chat/completions"
+	case "/v1/completions":
+		return "/v1/completions"
+	case "200":
+		return "200"
+	}
+	return string(b)
 }
 
 // readMetadata reads the subset hint and the served report from

@@ -21,6 +21,10 @@ import (
 	"github.com/penstock-project/penstock/internal/flow"
 )
 
+// streamWorkers is how many goroutines take streams one after another; more streams
+// at a time get goroutines of their own.
+const streamWorkers = 128
+
 // ServiceName is the gRPC service of the external processing protocol.
 const ServiceName = "envoy.service.ext_proc.v3.ExternalProcessor"
 
@@ -117,6 +121,8 @@ func New(o Options) *Server {
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxConcurrentStreams(1 << 20),
+		// A goroutine of its own per request grows its stack each time.
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxRecvMsgSize(o.MaxBody + 1<<20),
 		grpc.InitialWindowSize(1 << 20),
 		grpc.InitialConnWindowSize(4 << 20),
