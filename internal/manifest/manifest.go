@@ -280,7 +280,8 @@ func (r *reader) configMap(in *Input, n node) {
 // fragment reads a piece of a manifest: a pod spec, a container, probes alone.
 func (r *reader) fragment(n node) {
 	switch {
-	case n.has("seriesQuery", "metricsQuery") || n.get("rules").isSeq() && anyHas(n.get("rules"), "seriesQuery"):
+	case n.has("seriesQuery", "metricsQuery") || anyHas(n.get("rules"), "seriesQuery") || anyHas(n.get("externalRules"), "seriesQuery") ||
+		anyHas(n.get("rules", "custom"), "seriesQuery") || anyHas(n.get("rules", "external"), "seriesQuery"):
 		r.adapterRules(n)
 	case n.has("scaleTargetRef") && n.has("triggers"):
 		r.set.Objects++

@@ -101,6 +101,8 @@ func (r *reader) observedKey(in *Input, key string, k, v node) bool {
 			}
 		}
 		return ok
+	case "failure_mode":
+		return r.drill(k, v)
 	case "gpus_per_replica", "gpu_per_replica":
 		seen.GPUsPer = scalarField(k, v, parseInt)
 		return seen.GPUsPer.Set
@@ -129,6 +131,23 @@ func (r *reader) observedKey(in *Input, key string, k, v node) bool {
 	}
 	return readSeenMetric(seen, k, v)
 }
+
+// drill reads the failure modes of a drill's plan. One that is not set is a pool
+// whose mode is the default.
+func (r *reader) drill(k, v node) bool {
+	unset := v.isScalar() && isUnset(v.text())
+	for _, it := range v.items() {
+		unset = unset || isUnset(it.text())
+	}
+	if unset {
+		o := diagnose.Object{File: v.d.file, Line: k.line(), Kind: "pool", Name: v.d.root.str("pool")}
+		r.set.Pools = append(r.set.Pools, diagnose.Pool{Object: o, Picker: &diagnose.PickerRef{Line: k.line()}})
+		r.set.Objects++
+	}
+	return v.isScalar() || v.isSeq()
+}
+
+func isUnset(s string) bool { return s == "" || s == "unset" || s == "default" || s == "none" }
 
 // number reads a plain number or a duration in seconds.
 func number(s string) (float64, bool) {

@@ -72,7 +72,7 @@ func (r *Report) pull() {
 		}
 		keep -= l.Saves
 	}
-	if graph {
+	if graph && len(r.Levers) > 1 {
 		r.WhatIf = append(r.WhatIf, WhatIf{"all but graph_capture", diagnose.Round(max(0, keep), 1)})
 	}
 	r.WhatIf = append(r.WhatIf, WhatIf{"all", diagnose.Round(max(0, all), 1)})

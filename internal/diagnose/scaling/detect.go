@@ -33,6 +33,9 @@ func (h *history) overload(target float64) (int, bool) {
 		if known(r.ttft) && !known(first) {
 			first = r.ttft
 		}
+		if r.lost {
+			continue // the scaler cannot know
+		}
 		n := r.replicas
 		if !known(n) {
 			n = 1

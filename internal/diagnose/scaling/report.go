@@ -13,10 +13,10 @@ import (
 // Input is what is at hand: a history, manifests and observations, the log of the
 // controller. All of it is optional.
 type Input struct {
-	Table *diagnose.Table
-	File  string
-	Set   *diagnose.Set
-	Log   string // lines of the controller
+	Histories []History
+	Set       *diagnose.Set
+	Log       string // lines of the controller
+	LogFile   string
 	// ColdStart is the start-up time of a replica in seconds; 0 unknown. What the
 	// observations say is used where it is not given.
 	ColdStart float64
@@ -29,6 +29,12 @@ type Input struct {
 type Step struct {
 	T        float64 `json:"t_s"`
 	Replicas int     `json:"replicas"`
+}
+
+// History is one table of replicas and signals over time.
+type History struct {
+	File  string
+	Table *diagnose.Table
 }
 
 // Replay is what a rule would have done with the recorded signals.
@@ -54,7 +60,8 @@ type Report struct {
 type analysis struct {
 	in    *Input
 	set   *diagnose.Set
-	h     *history // nil where there is none
+	h     *history // the one that is judged now, nil where there is none
+	file  string   // of h
 	cold  float64  // NaN unknown
 	coldS string   // where it comes from
 	out   []diagnose.Finding
@@ -72,24 +79,28 @@ func Analyse(in Input) *Report {
 	} else if s, ok := a.set.Seen.SlowestStart(""); ok {
 		a.cold, a.coldS = s, "observed"
 	}
-	table := in.Table
-	if table == nil {
-		table = FromDecisions(in.Log)
-	}
-	if table == nil {
-		table = FromEvents(a.set.Seen.Events)
-	}
-	if table != nil {
-		if h, ok := read(table); ok {
-			a.h = h
-		}
-	}
 	checked := len(a.set.Seen.Events) + a.set.Objects
-	if a.h != nil {
-		checked += len(a.h.rows)
+	list := slices.Clone(in.Histories)
+	if t := FromDecisions(in.Log); t != nil {
+		list = append(list, History{in.LogFile, t})
 	}
-	a.history()
-	a.inert()
+	if t := FromEvents(a.set.Seen.Events); t != nil && len(list) == 0 {
+		list = append(list, History{a.set.Seen.File, t})
+	}
+	for _, x := range list {
+		h, ok := read(x.Table)
+		if !ok {
+			continue
+		}
+		a.h, a.file = h, x.File
+		checked += len(h.rows)
+		a.history()
+		a.echo()
+	}
+	a.h, a.file = nil, ""
+	if f, ok := a.noMatch(); ok {
+		a.add(f)
+	}
 	a.rest()
 	diagnose.SortByHarm(a.out)
 	r := &Report{Schema: diagnose.Schema, Checked: checked, Findings: a.out, Replays: a.rep}
@@ -112,13 +123,11 @@ func (a *analysis) new(code string, line int) diagnose.Finding {
 	case len(a.set.Scaled) > 0:
 		obj = a.set.Scaled[0].Ref()
 	}
-	return diagnose.New(code, obj, a.in.File, line)
+	return diagnose.New(code, obj, a.file, line)
 }
 
+// history judges one history.
 func (a *analysis) history() {
-	if a.h == nil {
-		return
-	}
 	a.pending()
 	a.lostSignal()
 	if a.flapping() {
@@ -207,13 +216,9 @@ func (a *analysis) bounds() (low, high float64) {
 	return num(a.set.Seen.Min, low), num(a.set.Seen.Max, high)
 }
 
-// inert finds scalers that only repeat the current count.
-func (a *analysis) inert() {
-	if f, ok := a.noMatch(); ok {
-		a.add(f)
-		return
-	}
-	if a.h == nil || !a.h.has["desired"] || len(a.h.rows) < 5 {
+// echo finds scalers that only repeat the current count.
+func (a *analysis) echo() {
+	if !a.h.has["desired"] || len(a.h.rows) < 5 {
 		return
 	}
 	low, high := math.Inf(1), 0.0
