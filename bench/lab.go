@@ -53,35 +53,36 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 	return l, nil
 }
 
+// contenderOrder is the order in which contenders start, run and are printed.
+var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock"}
+
 // wanted reports whether a comma-separated list, empty for all, holds name.
 func wanted(list, name string) bool {
 	return list == "" || strings.Contains(","+list+",", ","+name+",")
 }
 
 func (l *lab) startAll(ctx context.Context) error {
-	for _, start := range []struct {
-		name string
-		run  func(listen string) (*contender, error)
-	}{
-		{"direct", l.direct}, {"nginx", l.startNginx}, {"reverseproxy", l.startPlain("reverseproxy")},
-		{"rawfloor", l.startPlain("rawfloor")}, {"penstock", l.startPenstock},
-	} {
-		if !wanted(l.s.only, start.name) {
+	starts := map[string]func(listen string) (*contender, error){
+		"direct": l.direct, reference: l.startNginx, "reverseproxy": l.startPlain("reverseproxy"),
+		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock,
+	}
+	for _, name := range contenderOrder {
+		if !wanted(l.s.only, name) {
 			continue
 		}
 		addrs, err := freeAddrs(1)
 		if err != nil {
 			return err
 		}
-		c, err := start.run(addrs[0])
+		c, err := starts[name](addrs[0])
 		if errors.Is(err, errAbsent) {
-			fmt.Fprintf(os.Stderr, "bench: %s: %v, left out\n", start.name, err)
+			fmt.Fprintf(os.Stderr, "bench: %s: %v, left out\n", name, err)
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", start.name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		c.name = start.name
+		c.name = name
 		l.contenders = append(l.contenders, c)
 		if err := c.wait(ctx); err != nil {
 			return fmt.Errorf("%s does not serve: %w%s", c.name, err, l.log(c.name))

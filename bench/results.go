@@ -16,19 +16,12 @@ const reference = "nginx"
 
 // results holds every measurement by work, contender and repeat.
 type results struct {
-	works, contenders []string
-	cells             map[[2]string]map[int]measured
+	cells map[[2]string]map[int]measured
 }
 
 func (r *results) add(repeat int, work, contender string, m measured) {
 	if r.cells == nil {
 		r.cells = map[[2]string]map[int]measured{}
-	}
-	if !slices.Contains(r.works, work) {
-		r.works = append(r.works, work)
-	}
-	if !slices.Contains(r.contenders, contender) {
-		r.contenders = append(r.contenders, contender)
 	}
 	k := [2]string{work, contender}
 	if r.cells[k] == nil {
@@ -57,12 +50,15 @@ type row struct {
 	Rate   float64  `json:"per_second"`
 }
 
-// rows returns the medians in the order in which works and contenders ran.
+// printed is the order of the works in the result, which is not that of the runs.
+var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "prompt-400k", "index-16k"}
+
+// rows returns the medians by work and contender.
 func (r *results) rows() []row {
 	var out []row
-	for _, w := range r.works {
+	for _, w := range printed {
 		ref := r.cells[[2]string{w, reference}]
-		for _, c := range r.contenders {
+		for _, c := range contenderOrder {
 			cell := r.cells[[2]string{w, c}]
 			if cell == nil {
 				continue

@@ -50,12 +50,13 @@ func works(s settings) []work {
 		long, warm = 700*time.Millisecond, 150*time.Millisecond
 	}
 	all := []work{
+		// First, so that the memory that it takes is seen from a fresh process.
+		{name: "index-16k", unit: "request", run: fixed(16, 20000, uniqueRequests()), once: true,
+			skip: map[string]bool{"direct": true, "rawfloor": true}},
 		{name: "chat-2k", unit: "request", run: closed(8, chatRequests()), warm: warm, length: long},
 		{name: "chat-2k-open", unit: "request", run: open(500, chatRequests()), warm: warm, length: long},
 		{name: "sse-chunk", unit: "chunk", run: streams(50), length: long},
 		{name: "prompt-400k", unit: "request", run: closed(4, longRequests()), warm: warm, length: long},
-		{name: "index-16k", unit: "request", run: fixed(16, 20000, uniqueRequests()), once: true,
-			skip: map[string]bool{"direct": true, "rawfloor": true}},
 	}
 	return slices.DeleteFunc(all, func(w work) bool { return !wanted(s.works, w.name) })
 }
