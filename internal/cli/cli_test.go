@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 //	freeport VAR...          put an unused loopback port into each variable
 //	waitfor URL [TEXT]       ask until the answer is 200 and holds TEXT (30 s at most)
 //	http METHOD URL [FILE]   one request; body to stdout, "status N" and headers to stderr
+//	httpkey, withid          see keys_script_test.go
 //	field FILE PATH [WANT]   a value of a JSON file (stdout: of the last command); PATH is a.0.b
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -42,6 +43,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"freeport": freePort, "waitfor": waitFor, "http": request, "field": jsonField,
+			"httpkey": requestWithKey, "withid": keyCommand,
 		},
 	})
 }

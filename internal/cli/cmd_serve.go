@@ -43,8 +43,9 @@ With --replica no file is needed. With --config everything that can change while
 runs stands in the file: it is read again on SIGHUP and when it changes; a file
 with errors changes nothing.
 
-Without keys the gateway is anonymous and binds loopback only: what clients send as
-credentials goes on to the replicas untouched. SIGTERM drains: /readyz says no,
+Without auth.keysFile or auth.jwt the gateway is anonymous and binds loopback only:
+what clients send as credentials goes on to the replicas untouched. With them it
+lets in whom they name and keeps the credentials to itself. SIGTERM drains: /readyz says no,
 running streams finish, up to --drain-timeout; a second signal ends at once.`,
 		Example: `  penstock serve --replica http://127.0.0.1:8000 --replica http://127.0.0.1:8001
   penstock serve --config penstock.yaml --log-format json
@@ -191,7 +192,7 @@ func serve(ctx context.Context, f *serveFlags, cfg *config.Config, log *slog.Log
 	for _, line := range configWarnings(cfg) {
 		log.Warn("configuration", "note", line)
 	}
-	if cfg.Listen.HTTP != "" {
+	if cfg.Listen.HTTP != "" && !guarded(cfg) {
 		log.Warn("the gateway is anonymous: it answers everybody on this machine", "listen", cfg.Listen.HTTP)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -224,5 +225,6 @@ func (s *server) followConfig(ctx context.Context, f *serveFlags) {
 		case <-changed:
 		}
 		s.ReloadFile(f.config)
+		s.reloadKeys()
 	}
 }

@@ -73,8 +73,10 @@ autoscaler for fleets of vLLM, SGLang, TensorRT-LLM, llama.cpp and TGI.`,
 		statusCmd(e),
 		explainCmd(e),
 		configCmd(e),
+		keyCmd(e),
 		drainCmd(e),
 		lintCmd(e),
+		diagnoseCmd(e),
 		versionCmd(e),
 	)
 	return root

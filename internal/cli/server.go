@@ -65,6 +65,7 @@ type server struct {
 	clock   func() fleet.Time
 	router  string // name of this router in request ids
 	front   *front
+	guard   *guard
 	journal *journal.Journal
 	admin   *console.Server
 	reg     *prometheus.Registry
@@ -114,6 +115,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if s.tls, err = serverTLS(o.Config.TLS); err != nil {
 		return nil, err
 	}
+	if s.guard, err = newGuard(o.Config); err != nil {
+		return nil, err
+	}
 	if s.front, err = newFront(s, binary.LittleEndian.Uint64(seed[:])); err != nil {
 		return nil, err
 	}
@@ -155,12 +159,8 @@ func checkServable(c *config.Config) error {
 	if len(c.Pools) == 0 {
 		return usagef("add --replica http://127.0.0.1:8000, or pools to the configuration", "there is nothing to serve: no pool and no --replica")
 	}
-	if c.Auth.KeysFile != "" || len(c.Auth.JWT) > 0 {
-		return usagef("remove auth and bind loopback, behind a proxy that checks keys",
-			"auth is configured, but checking keys is not part of this build: it would let everybody in")
-	}
-	if c.Listen.HTTP != "" && !config.IsLoopback(c.Listen.HTTP) {
-		return usagef("bind 127.0.0.1, behind a proxy that checks keys",
+	if c.Listen.HTTP != "" && !guarded(c) && !config.IsLoopback(c.Listen.HTTP) {
+		return usagef("make keys with `penstock key create` and name the file in auth.keysFile, or bind 127.0.0.1",
 			"refusing to listen on %s without keys: anyone who reaches it could use the replicas", c.Listen.HTTP)
 	}
 	if c.Listen.Admin != "" && !config.IsLoopback(c.Listen.Admin) {
@@ -375,6 +375,7 @@ func (s *server) Run(ctx context.Context) error {
 	for _, p := range s.pools {
 		wg.Go(func() { _ = p.observer.Run(watch) })
 	}
+	wg.Go(func() { s.watchKeys(watch) })
 	broken := make(chan error, 3)
 	gw := gateway.NewServer(s.front.h, s.tls, s.log)
 	serve := func(name string, run func() error) {
@@ -417,7 +418,7 @@ func (s *server) Run(ctx context.Context) error {
 
 // drain stops the gateway without cutting what runs: not ready first, so that load
 // balancers look elsewhere, then no new connections, then the wait for the rest.
-func (s *server) drain(gw *http.Server) {
+func (s *server) drain(gw *gateway.Server) {
 	s.stopping.Store(true)
 	s.front.h.Drain()
 	s.epp.observed() // not ready any more

@@ -5,6 +5,7 @@ package gateway
 import (
 	"net/http"
 
+	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -15,6 +16,9 @@ type Identity struct {
 	Key    string // public id of the key, for logs; never a secret or a hash
 	Class  uint8  // priority class, 0 is the most urgent
 	Debug  bool   // may learn which replica answered
+	User   string // subject of a token; ""
+	// Scopes bound what it may do; nil: nothing does.
+	Scopes *identity.Scopes
 	// Ours says that the credential was meant for us and does not go on to an engine.
 	Ours bool
 }

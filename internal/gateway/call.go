@@ -38,6 +38,7 @@ type call struct {
 	req    fleet.Request
 	out    relay.Request
 	grant  *flow.Grant
+	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
 
 	began  bool // the status line is on its way to the client
 	phase  phase
@@ -120,6 +121,9 @@ func (c *call) prepare() error {
 		return fault
 	}
 	c.who = who
+	if !who.mayCall(c.route) {
+		return &wire.Error{Status: http.StatusForbidden, Code: wire.CodeForbidden, Message: "this key may not use " + c.route.path}
+	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return &wire.Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeEncoding,
 			Message: "send the body without Content-Encoding"}
@@ -134,6 +138,9 @@ func (c *call) prepare() error {
 	t, err := c.h.understand(&c.scan, &c.hasher, c.route.surface, c.body, &c.req)
 	if err != nil {
 		return err
+	}
+	if !who.mayUse(t) {
+		return unknownModel(t.name)
 	}
 	c.target = t
 	c.series = c.h.metrics.of(t, c.route)
@@ -217,6 +224,10 @@ func (c *call) address() {
 		o.Body[0], o.Body[1], o.Body[2] = c.body[:at.Start], wire.AppendString(nil, c.target.engineName()), c.body[at.End:]
 	}
 	o.Informational = c.informational
+	if c.scan.Stream && c.h.o.Relay.Polls() && c.r.ProtoMajor == 1 && c.r.ProtoMinor == 1 && c.r.TLS == nil {
+		c.back, _ = c.ctx.Value(backKey{}).(*relay.Back)
+	}
+	o.Polled = c.back != nil
 }
 
 // informational passes a 1xx answer on.
@@ -268,9 +279,17 @@ func (c *call) refuse(e *wire.Error) {
 	c.status, c.fault, c.source = e.Status, e.Code, "gateway"
 	c.outcome.Status = e.Status
 	c.began = true
+	challenge(c.w, e)
 	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
 	c.echoID()
 	e.Write(c.w, c.route.family, c.id)
+}
+
+// challenge tells a client that has no valid key which kind is wanted.
+func challenge(w http.ResponseWriter, e *wire.Error) {
+	if e.Status == http.StatusUnauthorized {
+		w.Header().Set("Www-Authenticate", "Bearer")
+	}
 }
 
 // refuseTime bounds the writing of an error.

@@ -43,10 +43,11 @@ type Catalogue struct {
 // target is where a name leads.
 type target struct {
 	pool    *poolEntry
-	name    string // that the client used
-	model   string // as engines know it
-	adapter string // "" for the model itself
-	rename  bool   // the engine knows another name than the client used
+	name    string          // that the client used
+	model   string          // as engines know it
+	adapter string          // "" for the model itself
+	rename  bool            // the engine knows another name than the client used
+	tenants map[string]bool // who may use it; empty: everybody
 }
 
 // engineName is the name that the engine must read in the body.

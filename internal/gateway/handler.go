@@ -163,7 +163,7 @@ func panicText(v any) string {
 func (h *Handler) serveOther(w http.ResponseWriter, r *http.Request) {
 	id := h.ids.next()
 	family := familyOf(r)
-	_, fault := h.o.Auth.Authenticate(r)
+	who, fault := h.o.Auth.Authenticate(r)
 	switch {
 	case fault != nil:
 	case r.URL.Path == modelsPath || strings.HasPrefix(r.URL.Path, modelPrefix):
@@ -171,7 +171,7 @@ func (h *Handler) serveOther(w http.ResponseWriter, r *http.Request) {
 			fault = methodFault(w, "GET, HEAD")
 			break
 		}
-		fault = h.serveModels(w, r, id)
+		fault = h.serveModels(w, r, id, &who)
 	default:
 		fault = &wire.Error{Status: http.StatusNotFound, Code: wire.CodeNotFound, Message: "this path is not served here"}
 	}
@@ -184,6 +184,7 @@ func (h *Handler) serveOther(w http.ResponseWriter, r *http.Request) {
 	status := http.StatusOK
 	if fault != nil {
 		status = fault.Status
+		challenge(w, fault)
 		fault.Write(w, family, id)
 	}
 	h.metrics.requests.WithLabelValues("", label, statusLabel(status)).Inc()

@@ -13,14 +13,15 @@ import (
 )
 
 // serveModels answers /v1/models and /v1/models/{id} from the configuration and
-// from what the replicas list: models, aliases and adapters in one list.
-func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string) *wire.Error {
+// from what the replicas list: models, aliases and adapters in one list, as far as
+// the caller may use them.
+func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string, who *Identity) *wire.Error {
 	c := h.catalogue.Load()
 	var body []byte
 	if name, one := strings.CutPrefix(r.URL.Path, modelPrefix); one {
 		var found *target
 		for _, t := range c.all() {
-			if t.name == name {
+			if t.name == name && who.mayUse(t) {
 				found = t
 			}
 		}
@@ -30,10 +31,15 @@ func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string)
 		body = appendModel(nil, found)
 	} else {
 		body = append(body, `{"object":"list","data":[`...)
-		for i, t := range c.all() {
-			if i > 0 {
+		first := true
+		for _, t := range c.all() {
+			if !who.mayUse(t) {
+				continue
+			}
+			if !first {
 				body = append(body, ',')
 			}
+			first = false
 			body = appendModel(body, t)
 		}
 		body = append(body, `]}`...)

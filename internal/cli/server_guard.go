@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"net/http"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/gateway"
+	"github.com/penstock-project/penstock/internal/identity"
+)
+
+// keysInterval is the time between two looks at the file of keys: a revoked key
+// closes within it.
+const keysInterval = 2 * time.Second
+
+// guarded reports whether a configuration says who may enter.
+func guarded(c *config.Config) bool { return c.Auth.KeysFile != "" || len(c.Auth.JWT) > 0 }
+
+// guard is who lets clients in.
+type guard struct {
+	auth gateway.Authenticator
+	keys *identity.Keys // nil: no keys
+}
+
+// newGuard makes the guard that a configuration wants.
+func newGuard(c *config.Config) (*guard, error) {
+	if !guarded(c) {
+		return &guard{auth: gateway.Anonymous{Debug: true}}, nil
+	}
+	g := &guard{}
+	door := &gateway.Guard{Failures: &identity.Failures{}}
+	if c.Auth.KeysFile != "" {
+		keys, err := identity.LoadKeys(c.Auth.KeysFile)
+		if err != nil {
+			return nil, failf("make it with `penstock key create --file "+c.Auth.KeysFile+" --tenant NAME`", "auth.keysFile: %v", err)
+		}
+		g.keys, door.Keys = keys, keys
+	}
+	if len(c.Auth.JWT) > 0 {
+		return nil, usagef("use auth.keysFile", "auth.jwt is configured, but judging tokens is not part of this build")
+	}
+	if c.TLS.ClientCA != "" {
+		door.Certificate = certificateCaller(c.Tenants)
+	}
+	g.auth = door
+	return g, nil
+}
+
+// certificateCaller identifies clients by the certificate that the handshake
+// verified: its organisation is the tenant, which must be in the configuration, its
+// common name stands for the key.
+func certificateCaller(tenants []config.Tenant) func(*http.Request) (identity.Caller, bool) {
+	known := map[string]bool{}
+	for i := range tenants {
+		known[tenants[i].Name] = true
+	}
+	return func(r *http.Request) (identity.Caller, bool) {
+		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+			return identity.Caller{}, false
+		}
+		return callerOf(r.TLS.VerifiedChains[0][0], known)
+	}
+}
+
+func callerOf(cert *x509.Certificate, known map[string]bool) (identity.Caller, bool) {
+	org := cert.Subject.Organization
+	if len(org) != 1 || !known[org[0]] || cert.Subject.CommonName == "" {
+		return identity.Caller{}, false
+	}
+	return identity.Caller{Tenant: org[0], Key: "cert:" + cert.Subject.CommonName, Scopes: &identity.Scopes{}}, true
+}
+
+// reload reads the file of keys again; a file with errors changes nothing.
+func (s *server) reloadKeys() {
+	k := s.guard.keys
+	if k == nil {
+		return
+	}
+	before := k.Len()
+	if err := k.Reload(); err != nil {
+		s.log.Error("the file of keys has an error; the old keys go on", "error", err)
+		return
+	}
+	s.log.Info("keys reloaded", "before", before, "now", k.Len())
+}
+
+// watchKeys reloads the file of keys when it changes, until ctx ends.
+func (s *server) watchKeys(ctx context.Context) {
+	if s.guard.keys != nil {
+		config.Watch(ctx, s.Config().Auth.KeysFile, keysInterval, s.reloadKeys)
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/identity"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// KeyRing finds the caller of an API key.
+type KeyRing interface {
+	// Find returns false for every key that does not open, whatever the reason.
+	Find(text string, now time.Time) (identity.Caller, bool)
+}
+
+// TokenVerifier finds the caller of a token.
+type TokenVerifier interface {
+	// Verify returns identity.ErrToken for a token that does not hold; any other
+	// error means that nobody can say now.
+	Verify(ctx context.Context, token string) (identity.Caller, error)
+}
+
+// Guard lets in who has a key, a token or a client certificate, and nobody else.
+// Keys and Tokens may be nil.
+type Guard struct {
+	Keys   KeyRing
+	Tokens TokenVerifier
+	// Certificate returns the caller of a verified client certificate; nil: none.
+	Certificate func(*http.Request) (identity.Caller, bool)
+	// Failures slows down who guesses; nil: nobody is.
+	Failures *identity.Failures
+}
+
+// errUnauthorized is the one answer to whoever may not enter. Unknown, expired and
+// revoked credentials look alike.
+func errUnauthorized() *wire.Error {
+	return &wire.Error{Status: http.StatusUnauthorized, Code: wire.CodeUnauthorized, Message: "the API key is missing or not valid"}
+}
+
+// Authenticate identifies a request.
+func (g *Guard) Authenticate(r *http.Request) (Identity, *wire.Error) {
+	now := time.Now()
+	if wait := g.Failures.Blocked(r.RemoteAddr, now); wait > 0 {
+		return Identity{}, &wire.Error{Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited, RetryAfter: wait,
+			Message: "too many requests without a valid API key"}
+	}
+	text, err := identity.Credential(r.Header)
+	switch {
+	case errors.Is(err, identity.ErrConflict):
+		return Identity{}, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue,
+			Message: "the request carries several credentials that differ; send one"}
+	case errors.Is(err, identity.ErrNone) && g.Certificate != nil:
+		if who, ok := g.Certificate(r); ok {
+			return identityOf(who), nil
+		}
+	case err == nil:
+		who, fault := g.find(r.Context(), text, now)
+		if fault == nil {
+			return identityOf(who), nil
+		}
+		if fault.Status != http.StatusUnauthorized {
+			return Identity{}, fault
+		}
+	}
+	g.Failures.Note(r.RemoteAddr, now)
+	return Identity{}, errUnauthorized()
+}
+
+// find asks whoever knows a credential of this shape.
+func (g *Guard) find(ctx context.Context, text string, now time.Time) (identity.Caller, *wire.Error) {
+	if g.Keys != nil && (identity.IsKey(text) || g.Tokens == nil) {
+		if who, ok := g.Keys.Find(text, now); ok {
+			return who, nil
+		}
+		return identity.Caller{}, errUnauthorized()
+	}
+	if g.Tokens == nil || identity.IsKey(text) {
+		return identity.Caller{}, errUnauthorized()
+	}
+	who, err := g.Tokens.Verify(ctx, text)
+	switch {
+	case err == nil:
+		return who, nil
+	case errors.Is(err, identity.ErrToken):
+		return who, errUnauthorized()
+	}
+	return who, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeOverloaded, RetryAfter: 5 * time.Second,
+		Message: "the issuer of tokens cannot be reached; the token was not judged"}
+}
+
+func identityOf(c identity.Caller) Identity {
+	return Identity{Tenant: c.Tenant, Key: c.Key, Class: c.Class, User: c.User, Scopes: c.Scopes,
+		Debug: c.Scopes != nil && c.Scopes.Debug, Ours: true}
+}
+
+// mayCall reports whether the caller may use a route.
+func (i *Identity) mayCall(rt *routePattern) bool {
+	return i.Scopes == nil || i.Scopes.MayCall(rt.surface.String())
+}
+
+// mayUse reports whether the caller may use what a name leads to. An alias is
+// allowed by its own name or by that of its model.
+func (i *Identity) mayUse(t *target) bool {
+	if len(t.tenants) > 0 && !t.tenants[i.Tenant] {
+		return false
+	}
+	if i.Scopes == nil {
+		return true
+	}
+	if t.adapter != "" {
+		return i.Scopes.MayUse(t.name, t.model)
+	}
+	return i.Scopes.MayUse(t.name, "") || t.rename && i.Scopes.MayUse(t.model, "")
+}
