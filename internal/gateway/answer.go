@@ -32,6 +32,9 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 		}
 	}
 	c.phase = phaseAnswer
+	if c.back != nil {
+		a.TakeClient(c.back, c.r.Close)
+	}
 	c.head(a.Status, endpoint)
 	end, _ := a.Relay(c.w, c)
 	c.over = time.Now()
@@ -88,7 +91,7 @@ func (c *call) End(e relay.Ending) []byte {
 	}
 	c.answer.Close()
 	if c.answer.Complete() {
-		return nil
+		return []byte{}
 	}
 	fault := wire.Error{Status: http.StatusBadGateway, Code: wire.CodeTruncated,
 		Message: "the replica's stream broke off before its end; what came so far is incomplete"}

@@ -141,7 +141,7 @@ type fixture struct {
 	relay   *relay.Client
 	reg     *prometheus.Registry
 	url     string
-	srv     *http.Server
+	srv     *Server
 	log     syncBuffer
 	records records
 	version uint64
@@ -205,6 +205,7 @@ func newFixture(t testing.TB, s setup, urls ...string) *fixture {
 		s.dispatch.Policy = p
 	}
 	f.flow = flow.New(flow.Options{Pool: "p", Dispatch: dispatch.New(s.dispatch), Recorder: &f.records})
+	s.relay.Epoll = s.relay.Epoll || testEpoll
 	f.relay = relay.New(s.relay)
 	if s.models == nil {
 		s.models = []Model{{Name: "m", Aliases: []string{"alias", "a-much-longer-public-name"}, Adapters: []string{"lora"}}}
@@ -228,7 +229,7 @@ func newFixture(t testing.TB, s setup, urls ...string) *fixture {
 	f.url = "http://" + l.Addr().String()
 	f.srv = NewServer(f.h, nil, o.Log)
 	if s.serve != nil {
-		s.serve(f.srv)
+		s.serve(f.srv.Server)
 	}
 	go f.srv.Serve(l)
 	t.Cleanup(func() {

@@ -7,11 +7,13 @@ import (
 	"crypto/tls"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/relay"
 	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -26,10 +28,20 @@ const (
 	maxStreams     = 1000 // requests at a time over one HTTP/2 connection
 )
 
+// Server is an http.Server that also knows of the connections which the relay took
+// from it for a stream.
+type Server struct {
+	*http.Server
+	back *relay.Back
+}
+
+// backKey finds the relay.Back of a connection in the context of its requests.
+type backKey struct{}
+
 // NewServer returns a server for a gateway's handler: HTTP/1.1 and HTTP/2, with TLS
 // or in plain text. Bodies and answers have limits of their own, by progress; there
 // is none on the length of a stream.
-func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http.Server {
+func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *Server {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
@@ -37,7 +49,8 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	return &http.Server{
+	s := &Server{back: relay.NewBack(backAddr{})}
+	s.Server = &http.Server{
 		Handler:           h,
 		TLSConfig:         tlsConfig,
 		ReadHeaderTimeout: headerTime,
@@ -46,7 +59,47 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http
 		Protocols:         &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog:          log.New(&serverLog{logger}, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if relay.CanGoBack(c) {
+				return context.WithValue(ctx, backKey{}, s.back)
+			}
+			return ctx
+		},
 	}
+	return s
+}
+
+// backAddr is the address of connections that come back.
+type backAddr struct{}
+
+// Network implements net.Addr.
+func (backAddr) Network() string { return "back" }
+
+// String implements net.Addr.
+func (backAddr) String() string { return "connections after a stream" }
+
+// Serve serves the connections of l and those that come back from streams.
+func (s *Server) Serve(l net.Listener) error {
+	go s.Server.Serve(s.back)
+	return s.Server.Serve(l)
+}
+
+// Shutdown takes no more connections and waits for requests and streams.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.back.Close()
+	err := s.Server.Shutdown(ctx)
+	if serr := s.back.Wait(ctx); err == nil {
+		err = serr
+	}
+	return err
+}
+
+// Close ends everything at once.
+func (s *Server) Close() error {
+	err := s.Server.Close()
+	s.back.Close()
+	s.back.Cut()
+	return err
 }
 
 // serverLog takes the server's own lines: broken handshakes and the like.

@@ -94,8 +94,8 @@ func (a *Answer) CopyHeader(dst http.Header) {
 	}
 }
 
-// Sink sees the body of an answer on its way. Its methods are called from the
-// goroutine that calls Relay.
+// Sink sees the body of an answer on its way. Its methods are called before Relay
+// returns, by one goroutine at a time; they must not block.
 type Sink interface {
 	// Payload gets the next bytes and returns what goes to the client. p is valid
 	// until it returns; so is the result until the next call.
@@ -103,9 +103,17 @@ type Sink interface {
 	// Written says that what Payload returned has gone to the client since now.
 	Written(now time.Time)
 	// End says that no more will come from the replica, and returns last words for
-	// the client; nil: there are none. It is not asked when the client is gone.
+	// the client. It is not asked when the client is gone. Where the answer is not
+	// whole, nil leaves it without an end, so that it looks cut; an empty slice ends
+	// it in good order without a word.
 	End(e Ending) []byte
 }
+
+// TakeClient allows Relay to take the client's connection from its server, and to
+// give it to b afterwards; closes: to close it instead, since the client or the head
+// of the answer said so. The server must have begun the answer in HTTP/1.1, without
+// TLS, over a connection that CanGoBack. Streams are then copied by an epoll set.
+func (a *Answer) TakeClient(b *Back, closes bool) { a.back, a.closeClient = b, closes }
 
 // Ending says how the relaying of an answer ended.
 type Ending uint8
@@ -127,6 +135,12 @@ func (e Ending) String() string { return endingNames[e] }
 // answer is over, whatever the reason, and has let go of the connection. err is
 // the cause where the ending is not EndComplete.
 func (a *Answer) Relay(w http.ResponseWriter, s Sink) (e Ending, err error) {
+	if a.back != nil && a.x.poll != nil && a.state == bodyChunked {
+		nc, rw, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			return a.relayPolled(nc, rw, s)
+		}
+	}
 	stream := a.state == bodyChunked || a.state == bodyToEnd || strings.HasPrefix(a.Header("Content-Type"), "text/event-stream")
 	out := newWriter(w, a.x.rep.c.o.ClientWrite, stream)
 	for a.state != bodyDone {
@@ -238,13 +252,11 @@ func (a *Answer) ReadAll(limit int, wait time.Duration) ([]byte, error) {
 // release gives the connection back after a complete answer.
 func (a *Answer) release() {
 	x := a.x
-	if !a.stop() || a.head.close || x.r != x.w || x.gone.Load() {
+	if !a.stop() || a.head.close || a.excess || x.r != x.w || x.gone.Load() {
 		x.close()
 		return
 	}
-	if len(x.buf) > readBuffer {
-		x.buf = make([]byte, readBuffer)
-	}
+	x.dropBuffer()
 	x.trimOut()
 	x.rep.put(x, time.Now())
 }

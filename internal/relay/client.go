@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,11 @@ type Options struct {
 	MaxHead int
 	// TLS is used for replicas with https URLs; nil: the system's roots.
 	TLS *tls.Config
+	// Epoll has streams copied by a goroutine on an epoll set, where the system has
+	// one; see Answer.TakeClient. Pollers is the number of such goroutines; 0: one
+	// for four processors.
+	Epoll   bool
+	Pollers int
 	// Dial opens connections; nil: TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -71,6 +77,7 @@ func (o Options) withDefaults() Options {
 type Client struct {
 	o     Options
 	stats counters
+	polls *pollers // nil: a goroutine for each stream
 
 	mu       sync.RWMutex
 	replicas map[string]*replica
@@ -98,8 +105,18 @@ type Stats struct {
 
 // New returns a Client. Close ends it.
 func New(o Options) *Client {
-	return &Client{o: o.withDefaults(), replicas: map[string]*replica{}}
+	c := &Client{o: o.withDefaults(), replicas: map[string]*replica{}}
+	if o.Epoll {
+		if o.Pollers <= 0 {
+			o.Pollers = (runtime.GOMAXPROCS(0) + 3) / 4
+		}
+		c.polls = newPollers(o.Pollers)
+	}
+	return c
 }
+
+// Polls reports whether streams can be copied by an epoll set.
+func (c *Client) Polls() bool { return c.polls != nil }
 
 // Stats returns the counters.
 func (c *Client) Stats() Stats {
@@ -122,6 +139,9 @@ func (c *Client) Close() {
 	for _, r := range c.replicas {
 		r.sweep(time.Time{})
 	}
+	if c.polls != nil {
+		c.polls.close()
+	}
 }
 
 // replica is the pool of connections to one base URL.
@@ -133,9 +153,31 @@ type replica struct {
 	tls      *tls.Config
 
 	mu       sync.Mutex
-	idle     []*conn // the latest used last
+	idle     [2]idleConns // in the runtime's poller, in a set of ours
 	keep     time.Duration
 	lastUsed time.Time
+}
+
+// idleConns are connections that wait, the latest used last.
+type idleConns []*conn
+
+// before takes out what idles since before limit; the zero limit stands for all.
+func (l *idleConns) before(limit time.Time) []*conn {
+	n := len(*l)
+	if !limit.IsZero() {
+		n = 0
+		for n < len(*l) && (*l)[n].since.Before(limit) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	old := append([]*conn(nil), (*l)[:n]...)
+	left := copy(*l, (*l)[n:])
+	clear((*l)[left:])
+	*l = (*l)[:left]
+	return old
 }
 
 // lookup returns the pool for a base URL.
@@ -192,18 +234,19 @@ func (c *Client) newReplica(base string) (*replica, error) {
 
 // take returns the latest used idle connection that is still open; nil where there
 // is none.
-func (r *replica) take(now time.Time) *conn {
+func (r *replica) take(now time.Time, polled bool) *conn {
+	idle := &r.idle[kindOf(polled)]
 	for {
 		r.mu.Lock()
 		r.lastUsed = now
-		n := len(r.idle)
+		n := len(*idle)
 		if n == 0 {
 			r.mu.Unlock()
 			return nil
 		}
-		x := r.idle[n-1]
-		r.idle[n-1] = nil
-		r.idle = r.idle[:n-1]
+		x := (*idle)[n-1]
+		(*idle)[n-1] = nil
+		*idle = (*idle)[:n-1]
 		keep := r.keep
 		r.mu.Unlock()
 		r.c.stats.idle.Add(-1)
@@ -217,16 +260,24 @@ func (r *replica) take(now time.Time) *conn {
 	}
 }
 
+func kindOf(polled bool) int {
+	if polled {
+		return 1
+	}
+	return 0
+}
+
 // put keeps a connection for the next request.
 func (r *replica) put(x *conn, now time.Time) {
 	x.since = now
 	r.mu.Lock()
-	if len(r.idle) >= r.c.o.MaxIdle || r.keep <= 0 {
+	if len(r.idle[0])+len(r.idle[1]) >= r.c.o.MaxIdle || r.keep <= 0 {
 		r.mu.Unlock()
 		x.close()
 		return
 	}
-	r.idle = append(r.idle, x)
+	idle := &r.idle[kindOf(x.poll != nil)]
+	*idle = append(*idle, x)
 	r.mu.Unlock()
 	r.c.stats.idle.Add(1)
 	r.c.armSweep()
@@ -247,17 +298,8 @@ func (r *replica) lower(seconds int) {
 // It returns how many connections are left.
 func (r *replica) sweep(limit time.Time) int {
 	r.mu.Lock()
-	n := len(r.idle)
-	if !limit.IsZero() {
-		n = 0
-		for n < len(r.idle) && r.idle[n].since.Before(limit) {
-			n++
-		}
-	}
-	old := append([]*conn(nil), r.idle[:n]...)
-	left := copy(r.idle, r.idle[n:])
-	clear(r.idle[left:])
-	r.idle = r.idle[:left]
+	old := append(r.idle[0].before(limit), r.idle[1].before(limit)...)
+	left := len(r.idle[0]) + len(r.idle[1])
 	r.mu.Unlock()
 	r.c.stats.idle.Add(-int64(len(old)))
 	for _, x := range old {

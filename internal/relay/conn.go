@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ const readBuffer = 16 << 10
 type conn struct {
 	rep    *replica
 	nc     net.Conn
+	poll   *pollConn       // nc, where it stands in a set of ours; nil: in the runtime's poller
 	raw    syscall.RawConn // nil: cannot be asked
 	peek   peeker
 	buf    []byte
@@ -40,7 +42,7 @@ type conn struct {
 }
 
 // dial opens a connection to the replica.
-func (r *replica) dial(ctx context.Context) (*conn, error) {
+func (r *replica) dial(ctx context.Context, polled bool) (*conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.c.o.Connect)
 	defer cancel()
 	nc, err := r.c.o.Dial(ctx, "tcp", r.addr)
@@ -57,7 +59,13 @@ func (r *replica) dial(ctx context.Context) (*conn, error) {
 	}
 	r.c.stats.dialed.Add(1)
 	r.c.stats.open.Add(1)
-	x := &conn{rep: r, nc: nc, buf: make([]byte, readBuffer)}
+	x := &conn{rep: r, nc: nc}
+	if polled {
+		if c, ok := r.c.polls.adopt(nc); ok {
+			x.nc, x.poll = c, c
+			return x, nil
+		}
+	}
 	x.peek.init()
 	inner := nc
 	if t, ok := nc.(*tls.Conn); ok {
@@ -74,6 +82,9 @@ func (r *replica) dial(ctx context.Context) (*conn, error) {
 func (x *conn) closedByPeer() bool {
 	if x.gone.Load() || x.r != x.w {
 		return true
+	}
+	if x.poll != nil {
+		return x.poll.unfit()
 	}
 	return x.raw != nil && x.peek.readable(x.raw)
 }
@@ -92,6 +103,26 @@ func (x *conn) close() {
 func refresh(cur, now time.Time, d time.Duration) bool {
 	left := cur.Sub(now)
 	return left < d-d/4 || left > d+d/4
+}
+
+// readBuffers are the buffers of connections that are not in use.
+var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+
+// needBuffer makes sure that there is a buffer; it is empty.
+func (x *conn) needBuffer() {
+	if x.buf == nil {
+		x.buf = readBuffers.Get().(*[readBuffer]byte)[:]
+	}
+	x.r, x.w = 0, 0
+}
+
+// dropBuffer gives the buffer, from which all is used, back: an idle connection and
+// a stream that a set copies need none.
+func (x *conn) dropBuffer() {
+	if len(x.buf) == readBuffer {
+		readBuffers.Put((*[readBuffer]byte)(x.buf))
+	}
+	x.buf, x.r, x.w = nil, 0, 0
 }
 
 // fill reads once into the free part of buf, which must not be empty.

@@ -205,6 +205,8 @@ type Request struct {
 	Header http.Header
 	// Body is sent as one. It must not change before the answer is complete.
 	Body [3][]byte
+	// Polled asks for a connection from which an epoll set can copy the answer.
+	Polled bool
 	// Informational gets 1xx answers; nil: they are dropped.
 	Informational func(status int, h http.Header)
 }

@@ -82,15 +82,16 @@ func answering(t *testing.T, answer string) *upstream {
 }
 
 func client(t *testing.T, o Options) *Client {
+	o.Epoll = testEpoll
 	c := New(o)
 	t.Cleanup(c.Close)
 	return c
 }
 
-func get() *Request { return &Request{Method: "GET", Target: "/x"} }
+func get() *Request { return &Request{Method: "GET", Target: "/x", Polled: testEpoll} }
 
 func post(body string) *Request {
-	return &Request{Method: "POST", Target: "/x", Body: [3][]byte{[]byte(body)}}
+	return &Request{Method: "POST", Target: "/x", Body: [3][]byte{[]byte(body)}, Polled: testEpoll}
 }
 
 // plain is a sink that passes everything.

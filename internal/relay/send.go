@@ -49,11 +49,12 @@ func (c *Client) Send(ctx context.Context, base string, r *Request) (*Answer, er
 		return nil, &Failure{Kind: FailConnect, Err: err}
 	}
 	now := time.Now()
-	x := rep.take(now)
+	polled := r.Polled && c.polls != nil && rep.tls == nil
+	x := rep.take(now, polled)
 	stale := false
 	for {
 		if x == nil {
-			x, err = rep.dial(ctx)
+			x, err = rep.dial(ctx, polled)
 			if now = time.Now(); err != nil {
 				if ctx.Err() != nil {
 					return nil, &Failure{Kind: FailClientGone, Stale: stale, Err: ctx.Err()}
@@ -92,11 +93,16 @@ type Answer struct {
 	chunks chunks
 	left   int64
 	state  bodyState
+	excess bool // more came than belongs to the answer
+
+	back        *Back // of the client's server; nil: the client stays with it
+	closeClient bool
 }
 
 // exchange sends r over x and reads the beginning of the answer.
 func (x *conn) exchange(ctx context.Context, r *Request, now time.Time) (*Answer, *Failure) {
-	x.r, x.w, x.got = 0, 0, false
+	x.needBuffer()
+	x.got = false
 	stop := context.AfterFunc(ctx, x.close)
 	sendErr := x.send(now, r)
 	wait := x.rep.c.o.FirstByte

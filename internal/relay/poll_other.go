@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package relay
+
+import (
+	"bufio"
+	"net"
+)
+
+// There is no epoll here: every stream has a goroutine, which costs more and does
+// the same.
+
+type pollers struct{}
+
+func newPollers(int) *pollers { return nil }
+
+func (*pollers) close() {}
+
+func (*pollers) adopt(net.Conn) (*pollConn, bool) { return nil, false }
+
+type pollConn struct{ net.Conn }
+
+func (*pollConn) unfit() bool { return false }
+
+// CanGoBack reports whether a connection that a server accepted can be taken from
+// it for a stream, and returned: never here.
+func CanGoBack(net.Conn) bool { return false }
+
+func (a *Answer) relayPolled(nc net.Conn, _ *bufio.ReadWriter, _ Sink) (Ending, error) {
+	a.Close()
+	return EndClientGone, nc.Close()
+}
