@@ -42,10 +42,11 @@ func printDemo(w io.Writer, r *demoReport) {
 		fmt.Fprintf(w, "%-10s %8.0f %% %16s %10s %10s %9s %7s\n", p.Policy, p.HitRatio*100, thumb,
 			milliText(p.TTFT.P50), milliText(p.TTFT.P99), withCommas(p.Requests), withCommas(p.Errors))
 	}
-	fmt.Fprintf(w, `
-s is the share of prompt tokens that were sent before (%.0f %%), R the number of replicas
-(%d). Random finds more than s/R because a replica keeps what it once had to compute.
-`, demoShare*100, r.Replicas)
+	fmt.Fprintf(w, "\ns is the share of prompt tokens that were sent before (%.0f %%), R the number of replicas (%d).\n",
+		demoShare*100, r.Replicas)
+	if len(r.Phases) > 0 && r.Phases[0].HitRatio > r.Formula.Random {
+		fmt.Fprintln(w, "Random finds more than s/R because a replica keeps what it once had to compute.")
+	}
 }
 
 // demoWindow gathers the results since the last line.
