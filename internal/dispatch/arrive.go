@@ -274,11 +274,13 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.work = d.workAt(e, slot, e.uncached)
 	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
 	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
+	e.share = e.work + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
 	e.tail = max(0, e.prompt-float64(len(e.req.Blocks))*e.blockTokens)
 
 	s.InFlight++
 	s.Unstarted++
 	s.PendingSum += e.estimate
+	a.shares += e.share
 	s.UncachedTokens += e.uncached
 	s.TailTokens += e.tail
 	if a.fifo.n == 0 {

@@ -30,21 +30,34 @@ func (d *Dispatch) room(slot int32) float64 {
 	return roomSteps * d.learned.coef.Step(float64(s.Streams)+s.ForeignStreams, s.CtxTokens) * s.Speed
 }
 
+// inHand is the work that a slot still has before it, in seconds, as it matters for
+// holding back: short prompts are computed together, so each counts for its part of
+// a full step. (The price counts a step for each: an arrival that finds one prompt
+// waits for its whole step.) Counting whole steps here would hold a replica to two
+// requests a step, however short they are.
+func (d *Dispatch) inHand(slot int32) float64 {
+	s, a := &d.slots[slot], &d.aux[slot]
+	if s.Unstarted == 0 {
+		return s.ForeignPending
+	}
+	done := 0.9 * min(s.HeadEstimate, max(0, d.now.Seconds(s.HeadSince)))
+	return s.ForeignPending + max(0, a.shares-done)
+}
+
 // open reports whether a slot has room for a request that needs no new memory. A
 // replica without waiting work always has: nothing is held while one idles.
 func (d *Dispatch) open(slot int32) bool {
 	s := &d.slots[slot]
-	return s.Drop == route.DropNone && (s.Unstarted == 0 || s.Pending(d.now) < d.room(slot))
+	return s.Drop == route.DropNone && (s.Unstarted == 0 || d.inHand(slot) < d.room(slot))
 }
 
 // fits reports whether a slot takes the request of candidate p now.
 func (d *Dispatch) fits(slot int32, p *route.Candidate) bool {
-	s := &d.slots[slot]
-	if s.Unstarted == 0 {
+	if d.slots[slot].Unstarted == 0 {
 		return true
 	}
 	in := &d.in
-	return s.Pending(d.now)+p.MemoryWaitMS(&in.Engine, &in.Context)/1e3 < d.room(slot)
+	return d.inHand(slot)+p.MemoryWaitMS(&in.Engine, &in.Context)/1e3 < d.room(slot)
 }
 
 // mayGo reports whether an arrival goes to its slot at once.

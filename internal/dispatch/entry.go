@@ -42,7 +42,8 @@ type entry struct {
 
 	// What was charged to the slot, to be taken back.
 	work     float64 // seconds of prefill, x
-	estimate float64 // work and the steps that it rides on
+	estimate float64 // work and the steps that it rides on, were it alone
+	share    float64 // work and its part of a full step
 	chunks   float64
 	uncached float64 // tokens
 	tail     float64 // tokens
@@ -58,12 +59,12 @@ type entry struct {
 	lastAt   fleet.Time // last sign of life
 	deadline fleet.Time // when its wait in the router ends at the latest
 
-	cached    int32   // tokens expected at the slot
-	fcfs      float64 // seconds that first come first served would have cost
-	life      uint32  // of the slot when it was sent
-	bucket    int8
-	stepAt    float64 // decode step at the slot at the first token, seconds
-	stalledAt float64 // prefill work done at the slot until the first token, seconds
+	cached  int32   // tokens expected at the slot
+	fcfs    float64 // seconds that first come first served would have cost
+	life    uint32  // of the slot when it was sent
+	bucket  int8
+	stepsAt float64 // decode steps counted at the slot at the first token
+	doneAt  float64 // prefill work done there by then, seconds
 }
 
 // list is a doubly linked list through entry.prev and entry.next.

@@ -56,6 +56,7 @@ func (d *Dispatch) start(i int32, at fleet.Time, seen bool) {
 		e.output = math.Ceil(d.learned.output.v / 2) // on average, over its life
 	}
 	e.context = e.prompt + e.output
+	d.pace(e.slot)
 	s.Streams++
 	s.CtxTokens += e.context
 	s.Generated += e.output
@@ -65,8 +66,7 @@ func (d *Dispatch) start(i int32, at fleet.Time, seen bool) {
 	} else {
 		a.speed.done += e.work
 	}
-	e.stepAt = d.learned.coef.Step(float64(s.Streams), s.CtxTokens) * s.Speed
-	e.stalledAt = a.speed.done
+	e.stepsAt, e.doneAt = a.speed.steps, a.speed.done
 }
 
 // leaveFIFO takes an entry off the requests without a first token.
@@ -80,9 +80,10 @@ func (d *Dispatch) leaveFIFO(i int32, at fleet.Time) {
 	}
 	s.Unstarted--
 	s.PendingSum -= e.estimate
+	a.shares -= e.share
 	s.UncachedTokens -= e.uncached
 	if s.Unstarted == 0 { // sums of floats leave dust
-		s.PendingSum, s.UncachedTokens, s.HeadEstimate = 0, 0, 0
+		s.PendingSum, s.UncachedTokens, s.HeadEstimate, a.shares = 0, 0, 0, 0
 	} else if head {
 		s.HeadEstimate, s.HeadSince = d.entries[a.fifo.head].estimate, at
 	}
@@ -116,6 +117,7 @@ func (d *Dispatch) Progress(now fleet.Time, t Ticket, tokens int) {
 	if e.state != stateStream {
 		return
 	}
+	d.pace(e.slot)
 	s := &d.slots[e.slot]
 	n := float64(tokens)
 	e.output += n
@@ -134,6 +136,7 @@ func (d *Dispatch) takeBack(i int32) {
 	if e.state == stateSent {
 		d.leaveFIFO(i, d.now)
 	} else {
+		d.pace(slot)
 		s.Streams--
 		s.CtxTokens -= e.context
 		s.Generated -= e.output

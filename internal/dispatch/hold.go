@@ -160,8 +160,8 @@ func (d *Dispatch) opens(i int32) fleet.Time {
 	if k := a.fifo.head; !d.entries[k].stream {
 		t = s.HeadSince.AddSeconds(d.entries[k].estimate)
 	}
-	if s.Pending(d.now) >= d.room(i) {
-		if need := (s.ForeignPending + s.PendingSum - d.room(i)) / 0.9; need < s.HeadEstimate {
+	if d.inHand(i) >= d.room(i) {
+		if need := (s.ForeignPending + a.shares - d.room(i)) / 0.9; need < s.HeadEstimate {
 			// A microsecond more, so that rounding does not bring us here again.
 			t = min(t, s.HeadSince.AddSeconds(need).Add(time.Microsecond))
 		}

@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"math"
+	"slices"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
@@ -23,8 +24,11 @@ const (
 	defaultOutput = 200.0
 	// scaleMemory is what is kept of the evidence on speed at each observation,
 	// scalePrior the seconds that the profile itself counts for.
-	scaleMemory = 0.98
+	scaleMemory = 0.99
 	scalePrior  = 0.5
+	// stalledMost is the share of a stream's time that prefills of others may take
+	// up for its decode steps to be told from them.
+	stalledMost = 0.5
 	// slowMemory and slowPrior are the same for the speed of one endpoint against
 	// its pool; within [fastest; slowest] it counts as equal.
 	slowMemory = 0.9
@@ -34,6 +38,8 @@ const (
 	// slowHalfLife is how long evidence against an endpoint lasts, seconds: what
 	// got slow gets a trial again even where nothing is sent to it any more.
 	slowHalfLife = 60
+	// middleEvery is how many observations apart a large pool looks for its median.
+	middleEvery = 32
 )
 
 // mean is a moving mean with a prior.
@@ -190,7 +196,10 @@ type speed struct {
 	last     fleet.Time
 	dirty    bool // something was in it whose first token does not show
 
-	done   float64 // seconds of prefill work that got first tokens, since the start
+	done  float64    // seconds of prefill work that got first tokens, since the start
+	steps float64    // decode steps that the profile would have made, since the start
+	paced fleet.Time // until when steps is counted
+
 	slow   scale
 	slowAt fleet.Time // when slow was aged last
 }
@@ -225,11 +234,21 @@ func (d *Dispatch) sawFirst(i int32, e *entry) {
 	rest := length - steps*step
 	// Where decode steps make up most of the time, prefill cannot be told from it.
 	if !p.dirty && rest > 0 && p.work > 0.5*steps*step {
-		l.prefill.add(rest, p.work/(l.prefill.ratio()*s.Speed), scaleMemory)
+		l.prefill.add(rest/s.Speed, p.work/(l.prefill.ratio()*s.Speed), scaleMemory)
 		l.rescale()
 		d.sawSpeed(i, rest, p.work)
 	}
 	p.begin(d.now)
+}
+
+// pace counts the decode steps at a slot until now. It comes before each change of
+// the streams there.
+func (d *Dispatch) pace(i int32) {
+	s, p := &d.slots[i], &d.aux[i].speed
+	if s.Streams > 0 {
+		p.steps += d.now.Seconds(p.paced) / d.learned.start.Step(float64(s.Streams), s.CtxTokens)
+	}
+	p.paced = d.now
 }
 
 // sawEnd learns from a stream of n output tokens that ended at slot i.
@@ -237,28 +256,49 @@ func (d *Dispatch) sawEnd(i int32, e *entry, n float64) {
 	if d.learned.fixed || n < 8 || !e.stream {
 		return
 	}
+	d.pace(i)
 	s, p, l := &d.slots[i], &d.aux[i].speed, &d.learned
 	length := d.now.Seconds(e.firstAt)
-	stalled := p.done - e.stalledAt // prefills of others in between
-	if length <= 0 || stalled > 0.7*length {
+	stalled := p.done - e.doneAt // prefills of others in between
+	steps := p.steps - e.stepsAt
+	if length <= 0 || steps <= 0 || stalled > stalledMost*length {
 		return
 	}
-	step := (e.stepAt + l.coef.Step(float64(s.Streams), s.CtxTokens)*s.Speed) / 2
-	expected := (n - 1) * step
-	l.decode.add(length-stalled, expected/(l.decode.ratio()*s.Speed), scaleMemory)
+	expected := (n - 1) * length / steps
+	l.decode.add((length-stalled)/s.Speed, expected, scaleMemory)
 	l.rescale()
-	d.sawSpeed(i, length-stalled, expected)
+	d.sawSpeed(i, length-stalled, expected*l.decode.ratio()*s.Speed)
 }
 
 // sawSpeed compares an endpoint with its pool: seconds observed against seconds
 // expected of it at its present speed.
 func (d *Dispatch) sawSpeed(i int32, observed, expected float64) {
-	s, p := &d.slots[i], &d.aux[i].speed
+	p := &d.aux[i].speed
 	if p.slow.expected == 0 {
 		p.slow = scale{slowPrior, slowPrior}
 	}
-	p.slow.add(observed, expected/s.Speed, slowMemory)
+	p.slow.add(observed, expected/d.slots[i].Speed, slowMemory)
+	if d.samples++; d.samples%middleEvery == 0 || len(d.slots) <= middleEvery {
+		d.findMiddle()
+	}
 	d.setSpeed(i)
+}
+
+// findMiddle finds the speed against which the others are slow: the median over
+// the endpoints with evidence. An error that all share is the profile's, and is
+// learned there.
+func (d *Dispatch) findMiddle() {
+	d.ratios = d.ratios[:0]
+	for i := range d.aux {
+		if p := &d.aux[i].speed; d.aux[i].used && p.slow.expected > 0 {
+			d.ratios = append(d.ratios, p.slow.ratio())
+		}
+	}
+	d.middle = 1
+	if n := len(d.ratios); n > 0 {
+		slices.Sort(d.ratios)
+		d.middle = d.ratios[(n-1)/2]
+	}
 }
 
 // forgive ages the evidence on an endpoint's speed.
@@ -277,7 +317,7 @@ func (d *Dispatch) setSpeed(i int32) {
 	s, p := &d.slots[i], &d.aux[i].speed
 	v := 1.0
 	if p.slow.expected > 0 {
-		if r := p.slow.ratio(); r < fastest || r > slowest {
+		if r := p.slow.ratio() / d.middle; r < fastest || r > slowest {
 			v = min(16, max(1.0/4, r))
 		}
 	}

@@ -19,6 +19,7 @@ func (d *Dispatch) Observe(now fleet.Time, s *fleet.Snapshot, out []Send) []Send
 	for i := range d.slots {
 		d.slots[i].State = nil
 	}
+	d.findMiddle()
 	for k := range s.Endpoints {
 		e := &s.Endpoints[k]
 		i, ok := d.names[e.ID]
@@ -59,7 +60,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	}
 	if cold {
 		a.lora = a.lora[:0]
-		a.speed = speed{since: d.now, slowAt: d.now}
+		a.speed = speed{since: d.now, slowAt: d.now, paced: d.now}
 	}
 	s.State, a.url = e, e.URL
 	s.Drop = phaseDrop(&e.Endpoint)

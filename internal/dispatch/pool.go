@@ -38,6 +38,9 @@ type Dispatch struct {
 	queued   int // entries in the slots' queues
 
 	learned learned
+	middle  float64   // speed of the median endpoint against the pool's coefficients
+	ratios  []float64 // scratch of findMiddle
+	samples int
 	in      route.Input // reused by every pick
 	drops   []route.Drop
 	hits    []int32
@@ -54,9 +57,10 @@ type Dispatch struct {
 // slot is what the dispatch keeps of an endpoint beside its route.Slot.
 type slot struct {
 	used    bool
-	life    uint32 // counts the processes behind the endpoint
-	gone    bool   // left the snapshot; freed when its last request ended
-	fifo    list   // requests without a first token, oldest first
+	life    uint32  // counts the processes behind the endpoint
+	gone    bool    // left the snapshot; freed when its last request ended
+	fifo    list    // requests without a first token, oldest first
+	shares  float64 // sum of their shares, seconds
 	queue   queue
 	scrape  scrapeState
 	breaker breaker
@@ -83,7 +87,7 @@ func New(o Options) *Dispatch {
 	if o.IndexBytes <= 0 {
 		o.IndexBytes = 256 << 20
 	}
-	d := &Dispatch{o: o, index: o.Index, names: map[string]int32{}, freeHead: -1, limbo: emptyList}
+	d := &Dispatch{o: o, index: o.Index, names: map[string]int32{}, freeHead: -1, limbo: emptyList, middle: 1}
 	if d.index == nil {
 		d.index = prefix.NewIndex(prefix.Options{MaxBytes: o.IndexBytes})
 	}
