@@ -241,21 +241,3 @@ func ready(ep int, events []syscall.EpollEvent) int {
 		}
 	}
 }
-
-func readNow(fd int, b []byte) (int, syscall.Errno) {
-	for {
-		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-		if e != syscall.EINTR {
-			return int(n), e
-		}
-	}
-}
-
-func writeNow(fd int, b []byte) (int, syscall.Errno) {
-	for {
-		n, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
-		if e != syscall.EINTR {
-			return int(n), e
-		}
-	}
-}
