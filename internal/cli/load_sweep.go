@@ -104,9 +104,10 @@ func (f *loadFlags) sweepStep(e *Env, target *load.Target, rate float64, n uint6
 		Feed:        workload.NewFeed(src, workload.FeedOptions{NoThink: f.noThink}),
 		Completions: f.api == "completions", StopEarly: f.stopEarly,
 		Timeout: f.timeout, Duration: f.duration, Grace: 2 * f.sloTTFT,
+		// A request that the end of the step cut counts by the first token it got or did not.
 		Each: func(x *load.Result) {
 			all++
-			if x.Error == "" && (x.TTFT > 0 || x.Cut) && x.TTFT <= f.sloTTFT {
+			if x.Error == "" && x.TTFT > 0 && x.TTFT <= f.sloTTFT {
 				good++
 			}
 		},
