@@ -69,8 +69,7 @@ type probe struct {
 	o     Options
 	conn  *grpc.ClientConn
 	api   extprocv3.ExternalProcessorClient
-	tls   bool
-	floor time.Duration
+	tls  bool
 }
 
 // check is one named check. It returns a detail for the table, or an error that

@@ -120,6 +120,7 @@ func checkDestinationOverwritten(ctx context.Context, p *probe) (string, error) 
 		return "", fmt.Errorf("the destination that the client sent won: %s", k.header)
 	}
 	for _, h := range k.headers.GetResponse().GetHeaderMutation().GetSetHeaders() {
+		//lint:ignore SA1019 pickers of the field still set the old field, and proxies still obey it
 		if h.GetHeader().GetKey() == destination && h.GetAppend().GetValue() {
 			return "", errors.New("the destination is appended to the client's instead of overwriting it")
 		}
