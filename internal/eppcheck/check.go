@@ -66,9 +66,9 @@ type Options struct {
 
 // probe is the connection and what was learned of the pool.
 type probe struct {
-	o     Options
-	conn  *grpc.ClientConn
-	api   extprocv3.ExternalProcessorClient
+	o    Options
+	conn *grpc.ClientConn
+	api  extprocv3.ExternalProcessorClient
 	tls  bool
 }
 
