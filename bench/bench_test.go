@@ -41,7 +41,7 @@ func TestPlainProxies(t *testing.T) {
 			{name: "fixed", run: fixed(2, 6, chatRequests())},
 			{name: "long", run: fixed(2, 6, longRequests())},
 			{name: "open", run: open(200, uniqueRequests())},
-			{name: "streams", run: streams(3)},
+			{name: "streams", run: streams(3, 10*time.Millisecond)},
 		} {
 			s, err := w.run(t.Context(), addr, 50*time.Millisecond)
 			if err != nil || s.n == 0 || s.n != len(s.delays) {

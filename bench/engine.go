@@ -77,7 +77,7 @@ func serveEngine(p *peer, gap time.Duration) {
 			return
 		}
 		if bytes.Contains(first, []byte(`"stream":true`)) {
-			err = streamAnswer(p, maxTokens(first), gap)
+			err = streamAnswer(p, number(first, `"max_tokens":`, 16), time.Duration(number(first, `"gap_ms":`, int(gap.Milliseconds())))*time.Millisecond)
 		} else {
 			err = plainAnswer(p, path)
 		}
@@ -87,11 +87,12 @@ func serveEngine(p *peer, gap time.Duration) {
 	}
 }
 
-// maxTokens reads the number behind "max_tokens": near the beginning of a body.
-func maxTokens(b []byte) int {
-	_, rest, ok := bytes.Cut(b, []byte(`"max_tokens":`))
+// number reads the number behind a key near the beginning of a body; otherwise is
+// what it is where there is none.
+func number(b []byte, key string, otherwise int) int {
+	_, rest, ok := bytes.Cut(b, []byte(key))
 	if !ok {
-		return 16
+		return otherwise
 	}
 	n := 0
 	for _, c := range rest {

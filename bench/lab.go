@@ -54,7 +54,7 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 }
 
 // contenderOrder is the order in which contenders start, run and are printed.
-var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock"}
+var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock", "penstock-epoll"}
 
 // wanted reports whether a comma-separated list, empty for all, holds name.
 func wanted(list, name string) bool {
@@ -64,7 +64,7 @@ func wanted(list, name string) bool {
 func (l *lab) startAll(ctx context.Context) error {
 	starts := map[string]func(listen string) (*contender, error){
 		"direct": l.direct, reference: l.startNginx, "reverseproxy": l.startPlain("reverseproxy"),
-		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock,
+		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock("portable"), "penstock-epoll": l.startPenstock("epoll"),
 	}
 	for _, name := range contenderOrder {
 		if !wanted(l.s.only, name) {
@@ -102,20 +102,23 @@ func (l *lab) startPlain(role string) func(string) (*contender, error) {
 	}
 }
 
-func (l *lab) startPenstock(listen string) (*contender, error) {
-	if _, err := os.Stat(l.s.penstock); err != nil {
-		return nil, fmt.Errorf("%w (%s)", errAbsent, l.s.penstock)
+// startPenstock starts penstock serve with one of its ways to carry streams.
+func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
+	return func(listen string) (*contender, error) {
+		if _, err := os.Stat(l.s.penstock); err != nil {
+			return nil, fmt.Errorf("%w (%s)", errAbsent, l.s.penstock)
+		}
+		admin, err := freeAddrs(1)
+		if err != nil {
+			return nil, err
+		}
+		args := []string{"PENSTOCK_RELAY=" + streams, l.s.penstock, "serve", "--listen", listen, "--admin", admin[0]}
+		for _, a := range l.engineAddr {
+			args = append(args, "--replica", "http://"+a)
+		}
+		cmd, err := l.spawn("penstock-"+streams, "/usr/bin/env", args...)
+		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz"}, err
 	}
-	admin, err := freeAddrs(1)
-	if err != nil {
-		return nil, err
-	}
-	args := []string{"serve", "--listen", listen, "--admin", admin[0]}
-	for _, a := range l.engineAddr {
-		args = append(args, "--replica", "http://"+a)
-	}
-	cmd, err := l.spawn("penstock", l.s.penstock, args...)
-	return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz"}, err
 }
 
 // nginxConf is nginx as an operator would set it up for this: connections kept to

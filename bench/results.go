@@ -51,7 +51,7 @@ type row struct {
 }
 
 // printed is the order of the works in the result, which is not that of the runs.
-var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "prompt-400k", "index-16k"}
+var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "sse-chunk-500", "prompt-400k", "index-16k"}
 
 // rows returns the medians by work and contender.
 func (r *results) rows() []row {
@@ -127,11 +127,12 @@ func (r *results) writeJSON(w io.Writer) error {
 
 // headings explain the works to people.
 var headings = map[string]string{
-	"chat-2k":      "chat-2k: 2 KiB chat request, closed loop, 8 clients; CPU us per request",
-	"chat-2k-open": "chat-2k-open: the same at 500 requests/s, open loop; CPU us per request",
-	"sse-chunk":    "sse-chunk: 50 streams, a chunk every 10 ms; CPU us per chunk, delay of a chunk",
-	"prompt-400k":  "prompt-400k: 400 KB prompt, closed loop, 4 clients; CPU us per request",
-	"index-16k":    "index-16k: 20,000 different 16 KiB prompts, 16 clients; CPU us per request, memory",
+	"chat-2k":       "chat-2k: 2 KiB chat request, closed loop, 8 clients; CPU us per request",
+	"chat-2k-open":  "chat-2k-open: the same at 500 requests/s, open loop; CPU us per request",
+	"sse-chunk":     "sse-chunk: 50 streams, a chunk every 10 ms; CPU us per chunk, delay of a chunk",
+	"sse-chunk-500": "sse-chunk-500: 500 streams, a chunk every 50 ms; CPU us per chunk, delay of a chunk",
+	"prompt-400k":   "prompt-400k: 400 KB prompt, closed loop, 4 clients; CPU us per request",
+	"index-16k":     "index-16k: 20,000 different 16 KiB prompts, 16 clients; CPU us per request, memory",
 }
 
 func (r *results) writeTable(w io.Writer, took time.Duration) error {

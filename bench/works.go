@@ -55,7 +55,8 @@ func works(s settings) []work {
 			skip: map[string]bool{"direct": true, "rawfloor": true}},
 		{name: "chat-2k", unit: "request", run: closed(8, chatRequests()), warm: warm, length: long},
 		{name: "chat-2k-open", unit: "request", run: open(500, chatRequests()), warm: warm, length: long},
-		{name: "sse-chunk", unit: "chunk", run: streams(50), length: long},
+		{name: "sse-chunk", unit: "chunk", run: streams(50, 10*time.Millisecond), length: long},
+		{name: "sse-chunk-500", unit: "chunk", run: streams(500, 50*time.Millisecond), length: long},
 		{name: "prompt-400k", unit: "request", run: closed(4, longRequests()), warm: warm, length: long},
 	}
 	return slices.DeleteFunc(all, func(w work) bool { return !wanted(s.works, w.name) })
@@ -314,11 +315,11 @@ func borrow(mu *sync.Mutex, idle *[]*peer, addr string) (*peer, error) {
 	return dial(addr)
 }
 
-// streams holds n event streams open, each with a chunk every 10 ms for the whole
+// streams holds n event streams open, each with a chunk every gap for the whole
 // time; a delay is that of a chunk from the engine's write to the client's read.
-func streams(n int) func(context.Context, string, time.Duration) (sample, error) {
+func streams(n int, gap time.Duration) func(context.Context, string, time.Duration) (sample, error) {
 	return func(ctx context.Context, addr string, d time.Duration) (sample, error) {
-		tokens := max(int(d/(10*time.Millisecond)), 1)
+		tokens := max(int(d/gap), 1)
 		return users(n, func(s *sample) error {
 			p, err := dial(addr)
 			if err != nil {
@@ -326,9 +327,9 @@ func streams(n int) func(context.Context, string, time.Duration) (sample, error)
 			}
 			defer p.Close()
 			// Streams begin spread over one gap, as they would by themselves.
-			time.Sleep(time.Duration(rand.Int64N(int64(10 * time.Millisecond))))
-			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"%s"}]}`,
-				tokens, prose(nil, sequence.Add(1), 60))
+			time.Sleep(time.Duration(rand.Int64N(int64(gap))))
+			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":%d,"messages":[{"role":"user","content":"%s"}]}`,
+				tokens, gap.Milliseconds(), prose(nil, sequence.Add(1), 60))
 			if _, err := p.Write(post(nil, body)); err != nil {
 				return err
 			}

@@ -210,7 +210,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	lp.flow = flow.New(flow.Options{
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
 		Alive:    func(id string) { lp.observer.Alive(id) },
-		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile}),
+		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor}),
 	})
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,

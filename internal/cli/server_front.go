@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"os"
@@ -35,13 +36,22 @@ func newFront(s *server, key uint64) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &front{relay: relay.New(relay.Options{TLS: trust})}
+	f := &front{relay: relay.New(relayOptions(s.o.Config.Relay, trust))}
 	f.cat.Store(cat)
 	f.h = gateway.New(gateway.Options{
 		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
 	})
 	return f, nil
+}
+
+// relayEnv names the environment variable that overrules relay.streams: for trying
+// the other path without a change of the configuration.
+const relayEnv = "PENSTOCK_RELAY"
+
+func relayOptions(c config.Relay, trust *tls.Config) relay.Options {
+	streams := cmp.Or(os.Getenv(relayEnv), c.Streams)
+	return relay.Options{TLS: trust, Epoll: streams == "epoll", FirstByte: c.FirstByte, Stall: c.Idle}
 }
 
 // catalogue lists what clients may ask for: live pools under the models of cfg,

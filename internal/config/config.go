@@ -17,6 +17,7 @@ import "time"
 type Config struct {
 	Listen    Listen
 	TLS       TLS
+	Relay     Relay
 	Pools     []Pool
 	Auth      Auth
 	Tenants   []Tenant
@@ -33,6 +34,13 @@ type Listen struct {
 	HTTP  string // gateway
 	Admin string // admin API and console
 	EPP   string // endpoint picker
+}
+
+// Relay is how answers are carried from replicas to clients.
+type Relay struct {
+	Streams   string        // portable, epoll
+	FirstByte time.Duration // longest wait for the first byte of an answer
+	Idle      time.Duration // longest silence within an answer
 }
 
 // TLS is the gateway's certificate. Cert and Key come together or not at all.
@@ -105,6 +113,9 @@ type SLO struct {
 type Route struct {
 	Policy string
 	Shadow string // a second policy that decides without effect; "" none
+	// HoldFor is how long a request may wait while no replica takes it; 0: it is
+	// refused at once.
+	HoldFor time.Duration
 }
 
 // Scale bounds and steers the autoscaler of a pool.

@@ -133,6 +133,7 @@ const (
 var rootObject = &object{name: "the file", fields: []field{
 	mapping("listen", "Listeners.", listenObject, func(c *Config) *Listen { return &c.Listen }),
 	mapping("tls", "Certificate of the gateway.", tlsObject, func(c *Config) *TLS { return &c.TLS }),
+	mapping("relay", "How answers are carried from replicas to clients.", relayObject, func(c *Config) *Relay { return &c.Relay }),
 	mappings("pools", "Pools of interchangeable replicas.", poolObject, func(c *Config) *[]Pool { return &c.Pools }),
 	mapping("auth", "Who may enter. Without it the gateway is anonymous and binds loopback only.", authObject,
 		func(c *Config) *Auth { return &c.Auth }),
@@ -149,6 +150,15 @@ var listenObject = &object{name: "listen", fields: []field{
 		def("127.0.0.1:9900"), checked(checkAddr)),
 	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
 		checked(checkAddr)),
+}}
+
+var relayObject = &object{name: "relay", fields: []field{
+	text("streams", "portable: a goroutine for each stream. epoll: streams of plaintext HTTP/1.1 clients in an epoll set; Linux only.",
+		func(r *Relay) *string { return &r.Streams }, def("portable"), oneOf("portable", "epoll")),
+	length("firstByte", "Longest wait for the first byte of an answer. It is never retried elsewhere.",
+		func(r *Relay) *time.Duration { return &r.FirstByte }, def("15m")),
+	length("idle", "Longest silence within an answer; the stream then ends with an error.",
+		func(r *Relay) *time.Duration { return &r.Idle }, def("5m")),
 }}
 
 var tlsObject = &object{name: "tls", fields: []field{
@@ -220,6 +230,8 @@ var routeObject = &object{name: "route", fields: []field{
 		among(func(o Options) []string { return o.Policies }), live()),
 	text("shadow", "A second policy that decides without effect.", func(r *Route) *string { return &r.Shadow },
 		among(shadows), live(), later(needsShadow)),
+	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once.",
+		func(r *Route) *time.Duration { return &r.HoldFor }, def("0s")),
 }}
 
 // shadows are the policies, and none.
