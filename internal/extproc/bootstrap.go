@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"text/template"
 	"time"
 )
@@ -14,8 +15,8 @@ import (
 type Bootstrap struct {
 	Listen    string   // host:port for clients
 	Admin     string   // host:port of Envoy's own admin; "" none
-	Picker    string   // host:port of the endpoint picker
-	PickerTLS bool     // the picker speaks TLS
+	Pickers   []string // host:port of the endpoint pickers; all of them are used
+	PickerTLS bool     // the pickers speak TLS
 	Endpoints []string // ip:port of the pool's members
 	FailOpen  bool     // pick without us when we are down; else answer 500
 	// NoResponseBodies asks for no response bodies: cheaper, and a picker that
@@ -40,7 +41,7 @@ static_resources:
   listeners:
   - name: inference
     address: {socket_address: {address: {{host .Listen}}, port_value: {{port .Listen}}}}
-    per_connection_buffer_limit_bytes: 33554432  # above the largest prompt, else a retry of a long one ends in 507
+    per_connection_buffer_limit_bytes: 1048576  # as much of a body as one message to the picker may hold
     filter_chains:
     - filters:
       - name: envoy.filters.network.http_connection_manager
@@ -48,6 +49,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: inference
           codec_type: AUTO
+          http_protocol_options: {enable_trailers: true}
           # A picker that hangs hangs the request: no other timeout acts in full duplex mode.
           stream_idle_timeout: {{.Idle}}s
           request_timeout: 0s
@@ -64,7 +66,14 @@ static_resources:
             virtual_hosts:
             - name: inference
               domains: ["*"]
+              request_body_buffer_limit: 33554432  # above the largest prompt, else a retry of a long one ends in 507
               routes:
+              # Envoy doubles the body of a request that has trailers where its route
+              # has a retry policy; so those that announce trailers get none.
+              - match: {prefix: "/", headers: [{name: trailer, present_match: true}]}
+                route: {cluster: pool, timeout: 0s, idle_timeout: {{.Idle}}s}
+              - match: {prefix: "/", headers: [{name: te, string_match: {contains: trailers}}]}
+                route: {cluster: pool, timeout: 0s, idle_timeout: {{.Idle}}s}
               - match: {prefix: "/"}
                 route:
                   cluster: pool
@@ -98,6 +107,11 @@ static_resources:
   - name: pool
     type: STATIC
     connect_timeout: 1s
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http_protocol_options: {enable_trailers: true}}
+    circuit_breakers: {thresholds: [{max_connections: 40000, max_requests: 40000, max_pending_requests: 40000, max_retries: 1000}]}
     # override_host sends to the picked member, and to the next of the list when it
     # fails. Unlike ORIGINAL_DST it never leaves the members of the cluster.
     load_balancing_policy:
@@ -152,13 +166,15 @@ static_resources:
       cluster_name: picker
       endpoints:
       - lb_endpoints:
-        - endpoint: {address: {socket_address: {address: {{host .Picker}}, port_value: {{port .Picker}}}}}
+{{- range .Pickers}}
+        - endpoint: {address: {socket_address: {address: {{host .}}, port_value: {{port .}}}}}
+{{- end}}
 `))
 
 // YAML returns the Envoy configuration. It fails on an address that is not
 // ip:port, which a static Envoy configuration needs.
 func (b Bootstrap) YAML() ([]byte, error) {
-	all := append([]string{b.Listen, b.Picker}, b.Endpoints...)
+	all := slices.Concat([]string{b.Listen}, b.Pickers, b.Endpoints)
 	if b.Admin != "" {
 		all = append(all, b.Admin)
 	}
@@ -169,6 +185,9 @@ func (b Bootstrap) YAML() ([]byte, error) {
 	}
 	if len(b.Endpoints) == 0 {
 		return nil, fmt.Errorf("the pool has no endpoint")
+	}
+	if len(b.Pickers) == 0 {
+		return nil, fmt.Errorf("there is no endpoint picker")
 	}
 	if b.IdleTimeout <= 0 {
 		b.IdleTimeout = 5 * time.Minute

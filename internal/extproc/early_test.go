@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
@@ -251,4 +252,42 @@ func TestPicksSayWhatTheyWereMadeOn(t *testing.T) {
 		}
 	}
 	t.Error("no penstock_epp_picks_total by basis")
+}
+
+// TestServedByTheNextOfTheList: what the proxy reports moves the request in the
+// ledger, and the endpoint that failed gets nothing for a while.
+func TestServedByTheNextOfTheList(t *testing.T) {
+	f := newPool(t, 3)
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})
+	p := newProxy(t, addr)
+	p.send(heads(chatPath, false, fds, fds), reqBody(chatBody("m", "x"), true))
+	list := strings.Split(destinationOf(p.recv()), ",")
+	p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() })
+	st, err := structpb.NewStruct(map[string]any{servedKey: list[2]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := respHeads("text/event-stream")
+	h.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{destinationNamespace: st}}
+	p.send(h)
+	p.recv()
+	snap := f.Snapshot()
+	for i, e := range f.Stats().Endpoints {
+		hp := hostPort(snap.Endpoints[i].URL)
+		if want := map[bool]int{true: 1, false: 0}[hp == list[2]]; e.InFlight != want {
+			t.Errorf("%s has %d in flight, want %d", hp, e.InFlight, want)
+		}
+		if failed := e.Failed > 0; failed == (hp == list[2]) {
+			t.Errorf("%s failed: %v", hp, failed)
+		}
+	}
+	if s.Stats.Fallbacks.Load() != 1 {
+		t.Error("not counted as a fallback")
+	}
+	p.send(respBody("data: [DONE]\n\n", true))
+	p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetResponseBody() })
+	p.cancel()
+	for f.Stats().Totals.InFlight != 0 {
+		time.Sleep(time.Millisecond)
+	}
 }

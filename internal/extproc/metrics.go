@@ -45,6 +45,7 @@ type Stats struct {
 	ClientGone [2]atomic.Int64                 // before the pick, after it
 	Completed  atomic.Int64                    // answers seen to their end
 	Unseen     atomic.Int64                    // answers of which the proxy shows no end
+	Fallbacks  atomic.Int64                    // requests that another endpoint than the pick served
 	Early      atomic.Int64                    // picks made before the whole body was here
 	Held       atomic.Int64                    // bytes of request bodies held now
 	Open       atomic.Int64                    // streams open now
@@ -95,8 +96,8 @@ func Stale(e *fleet.EndpointState, now fleet.Time, age time.Duration) bool {
 
 // metrics describe the series of a Server.
 type metrics struct {
-	picks, refused, gone, streams, completed, unseen, early, held, open, ready *prometheus.Desc
-	pick                                                                       prometheus.Histogram
+	picks, refused, gone, streams, completed, unseen, fallbacks, early, held, open, ready *prometheus.Desc
+	pick                                                                                  prometheus.Histogram
 }
 
 // bucketsPick in seconds: from a pick that costs only itself to one that waited in
@@ -114,6 +115,7 @@ func newMetrics() *metrics {
 		streams:   desc("streams_total", "Requests that a proxy asked about."),
 		completed: desc("completed_total", "Answers that were seen to their end."),
 		unseen:    desc("unseen_answers_total", "Answers whose end the proxy does not show (response bodies are not sent)."),
+		fallbacks: desc("fallbacks_total", "Requests that an endpoint behind the pick in the list served."),
 		early:     desc("early_picks_total", "Picks made before the whole body of a large request was here."),
 		held:      desc("held_body_bytes", "Bytes of request bodies that wait for their pick."),
 		open:      desc("open_streams", "Streams that are open now."),
@@ -128,7 +130,7 @@ func newMetrics() *metrics {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	m := s.metrics
-	for _, d := range []*prometheus.Desc{m.picks, m.refused, m.gone, m.streams, m.completed, m.unseen, m.early, m.held, m.open, m.ready} {
+	for _, d := range []*prometheus.Desc{m.picks, m.refused, m.gone, m.streams, m.completed, m.unseen, m.fallbacks, m.early, m.held, m.open, m.ready} {
 		ch <- d
 	}
 	m.pick.Describe(ch)
@@ -152,6 +154,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	counter(m.streams, st.Streams.Load())
 	counter(m.completed, st.Completed.Load())
 	counter(m.unseen, st.Unseen.Load())
+	counter(m.fallbacks, st.Fallbacks.Load())
 	counter(m.early, st.Early.Load())
 	gauge(m.held, float64(st.Held.Load()))
 	gauge(m.open, float64(st.Open.Load()))

@@ -68,6 +68,9 @@ func (ss *session) build() (*question, *wire.Error) {
 	}
 	w := workspaces.Get().(*workspace)
 	defer w.done()
+	if ss.size > keptFlat {
+		ss.join()
+	}
 	text := w.contiguous(ss.body)
 	if err := wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}); err != nil {
 		var bad *wire.BadRequest
@@ -155,23 +158,22 @@ func (ss *session) measure(r *fleet.Request, s *wire.Scan, hashed int, perToken 
 	r.BlockTokens = float64(r.PromptTokens) * block / max(float64(hashed), block)
 }
 
-// buildEarly makes the question on the beginning of a body. ok is false where the
-// beginning does not say enough, or is at fault: then the whole body decides.
+// buildEarly makes the question on the beginning of a body, which names the model.
+// ok is false where it does not say enough, or is at fault: then the whole body
+// decides.
 func (ss *session) buildEarly() (q *question, ok bool) {
 	if ss.opaque {
 		q = ss.question()
 		q.pool = ss.anyPool()
 		return q, q.pool != nil
 	}
-	w := workspaces.Get().(*workspace)
-	defer w.done()
-	here := w.contiguous(ss.body)
-	ss.track.feed(here[ss.tracked:])
-	ss.tracked = len(here)
 	cut, closing, ok := ss.track.complete()
 	if !ok {
 		return nil, false
 	}
+	w := workspaces.Get().(*workspace)
+	defer w.done()
+	here := w.contiguous(ss.body)
 	text := append(append(make([]byte, 0, cut+len(closing)), here[:cut]...), closing...)
 	if wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}) != nil || w.scan.ModelSpan.End > cut {
 		return nil, false
@@ -187,6 +189,18 @@ func (ss *session) buildEarly() (q *question, ok bool) {
 	}
 	q.req.PromptBytes = 0
 	return q, true
+}
+
+// join makes one slice of a large body and lets go of its parts while it does, so
+// that it is there only once.
+func (ss *session) join() {
+	flat := make([]byte, 0, ss.size)
+	for i, b := range ss.body {
+		flat = append(flat, b.ReadOnlyData()...)
+		b.Free()
+		ss.body[i] = nil
+	}
+	ss.body = append(ss.body[:0:0], mem.SliceBuffer(flat))
 }
 
 // contiguous returns the body as one slice: the buffer itself where there is only

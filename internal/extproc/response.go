@@ -3,6 +3,7 @@
 package extproc
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ func (ss *session) responseHeaders(f *frame) error {
 	}
 	ss.scan.Reset(ss.events, ss.alias)
 	ss.answered = f.endOfStream
+	if f.served != "" && ss.grant != nil {
+		ss.moved(f.served)
+	}
 	if ss.grant != nil && ss.status < 400 && !ss.events {
 		ss.firstToken()
 	}
@@ -36,6 +40,19 @@ func (ss *session) responseHeaders(f *frame) error {
 		ss.expire()
 	}
 	return ss.empty(respResponseHeaders)
+}
+
+// moved follows a request that the proxy has taken down the list of endpoints: all
+// before the one that served it did not.
+func (ss *session) moved(served string) {
+	i := slices.Index(ss.list, served)
+	if i <= 0 {
+		return // the pick itself, or somewhere that was never named
+	}
+	ss.srv.Stats.Fallbacks.Add(1)
+	for _, hp := range ss.list[1 : i+1] {
+		ss.grant.Moved(hp, fleet.OutcomeConnectError)
+	}
 }
 
 func (ss *session) firstToken() {

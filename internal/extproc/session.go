@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -42,17 +43,19 @@ type session struct {
 	size    int  // of the body so far, in bytes
 	length  int  // that the client announced; -1: none
 	held    int  // bytes of body that count in Stats.Held
-	tryAt   int  // size at which an early pick is tried next
+	tryAt   int  // size from which on an early pick is tried
 	alias   string
 
-	track   tracker // of a body that comes behind an early pick
-	tracked int     // bytes of body that track has seen
+	track   tracker // of a body that is too large to wait for
+	tracked int     // parts of body that track has seen
 
 	decided  bool // the pick was answered
 	sent     bool // the end of the request was answered
 	refused  int  // status of our own answer; 0: none
 	gone     bool // the proxy closed its side: the client left
 	grant    *flow.Grant
+	list     []string // endpoints that were named, the pick first
+	room     [4]string
 	scan     wire.AnswerScanner
 	events   bool
 	status   int
@@ -321,12 +324,20 @@ func (ss *session) decide(trailers bool) error {
 	return ss.pick(ask, !trailers)
 }
 
-// early tries to pick on the beginning of a large body, so that the rest need not
-// be held. Where the beginning does not name the model, it waits for twice as much.
+// early picks on the beginning of a large body once that names the model, so that
+// the rest need not be held.
 func (ss *session) early() error {
-	ss.tryAt = 2 * ss.size
+	if !ss.opaque {
+		for _, b := range ss.body[ss.tracked:] {
+			ss.track.feed(b.ReadOnlyData())
+		}
+		if ss.tracked = len(ss.body); !ss.track.named {
+			return nil
+		}
+	}
 	ask, ok := ss.buildEarly()
 	if !ok {
+		ss.tryAt = math.MaxInt
 		return nil
 	}
 	ss.srv.Stats.Early.Add(1)
@@ -405,11 +416,11 @@ func (ss *session) sendBody(field fieldNumber, body mem.BufferSlice, end bool) e
 // destination is the ordered list of endpoints, the pick first.
 func (ss *session) destination() string {
 	_, url := ss.grant.Endpoint()
-	list := hostPort(url)
+	ss.list = append(ss.room[:0], hostPort(url))
 	for _, u := range ss.grant.Alternatives() {
-		list += "," + hostPort(u)
+		ss.list = append(ss.list, hostPort(u))
 	}
-	return list
+	return strings.Join(ss.list, ",")
 }
 
 func hostPort(url string) string {

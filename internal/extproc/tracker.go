@@ -23,6 +23,8 @@ type tracker struct {
 	key     []byte // of the string at the top level that may be a key
 	models  int    // members of the top level that some engine reads as "model"
 	pending bool   // key holds a string that a colon makes a key
+	naming  bool   // the next value of the top level is the model's name
+	named   bool   // the model's name is complete
 }
 
 // maxTrackedKey bounds the keys that are compared, escapes included, in bytes:
@@ -54,7 +56,7 @@ func (t *tracker) feed(p []byte) {
 			t.value = t.inArray()
 		case ':':
 			t.value = true
-			t.named()
+			t.member()
 		}
 		i++
 	}
@@ -102,6 +104,7 @@ func (t *tracker) inString(p []byte, i int) int {
 	t.inStr = false
 	if t.value {
 		t.safe = t.pos + end + 1
+		t.named = t.named || t.naming
 	} else {
 		t.pending = t.topKey()
 	}
@@ -128,18 +131,19 @@ func quoteOrEscape(p []byte) int {
 	return q
 }
 
-// named looks at the key that a colon followed.
-func (t *tracker) named() {
+// member looks at the key that a colon followed.
+func (t *tracker) member() {
 	if !t.pending {
 		return
 	}
-	t.pending = false
+	t.pending, t.naming = false, false
 	key := string(t.key)
 	if strings.Contains(key, `\`) && json.Unmarshal([]byte(`"`+key+`"`), &key) != nil {
 		return
 	}
 	if strings.EqualFold(key, "model") {
 		t.models++
+		t.naming = true
 	}
 }
 

@@ -69,7 +69,7 @@ func TestAnyBeginningCanBeClosed(t *testing.T) {
 
 func TestModelIsCountedAtTheTop(t *testing.T) {
 	for text, want := range map[string]int{
-		`{"model":"a"}`:                                1,
+		`{"model":"a"}`: 1,
 		`{"model":"a","x":{"model":1},"y":["model"]}`:  1,
 		`{"model":"a","Model":"b"}`:                    2,
 		`{"mod\u0065l":"a" , "messages":[]}`:           1,

@@ -212,6 +212,23 @@ func (g *Grant) Retry(ctx context.Context, kind fleet.OutcomeKind) error {
 	return err
 }
 
+// Moved says that the attempt failed and that a proxy, which was given the list of
+// Alternatives, has taken the request to another endpoint by itself. hostPort is
+// where it is now. It reports whether that is an endpoint of the pool that takes
+// requests; where not, the request counts nowhere until Done.
+func (g *Grant) Moved(hostPort string, kind fleet.OutcomeKind) bool {
+	f := g.f
+	f.mu.Lock()
+	if g.over {
+		f.mu.Unlock()
+		return false
+	}
+	// From here on the request may be there only.
+	g.req.Subset, g.req.SubsetOnly = []string{hostPort}, true
+	f.mu.Unlock()
+	return g.Retry(context.Background(), kind) == nil
+}
+
 // Done is the last word on the request. The first call counts.
 func (g *Grant) Done(o fleet.Outcome) {
 	f := g.f
