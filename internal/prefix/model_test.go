@@ -165,19 +165,7 @@ func TestIndexAgainstNaiveModel(t *testing.T) {
 			b := drawPrompt(t, "match")
 			x.MatchPinned(b, hits, pinned)
 			for s := range int32(slots) {
-				r := m.replicas[s]
-				if want := m.hits(s, b); int(hits[s]) != want || x.MatchOne(s, b) != want {
-					t.Fatalf("slot %d: hits %d, one %d, model %d", s, hits[s], x.MatchOne(s, b), want)
-				}
-				if want := m.pinned(s, b); int(pinned[s]) != want || x.PinnedPrefix(s, b) != want {
-					t.Fatalf("slot %d: pinned %d, one %d, model %d", s, pinned[s], x.PinnedPrefix(s, b), want)
-				}
-				if x.Used(s) != len(r.at) || x.Pinned(s) != len(r.pins) {
-					t.Fatalf("slot %d: used %d pinned %d, model %d %d", s, x.Used(s), x.Pinned(s), len(r.at), len(r.pins))
-				}
-				if x.Used(s) > r.capacity && x.Used(s) != x.Pinned(s) {
-					t.Fatalf("slot %d: %d blocks over the capacity %d, pinned %d", s, x.Used(s), r.capacity, x.Pinned(s))
-				}
+				compareSlot(t, x, m, s, b, int(hits[s]), int(pinned[s]))
 			}
 			checkIndex(t, x)
 		}
@@ -191,6 +179,23 @@ func TestIndexAgainstNaiveModel(t *testing.T) {
 			t.Fatalf("after removing all: %+v", st)
 		}
 	})
+}
+
+// compareSlot compares what the index and the model say of one replica.
+func compareSlot(t *rapid.T, x *Index, m *model, s int32, b []uint64, hits, pinned int) {
+	r := m.replicas[s]
+	if want := m.hits(s, b); hits != want || x.MatchOne(s, b) != want {
+		t.Fatalf("slot %d: hits %d, one %d, model %d", s, hits, x.MatchOne(s, b), want)
+	}
+	if want := m.pinned(s, b); pinned != want || x.PinnedPrefix(s, b) != want {
+		t.Fatalf("slot %d: pinned %d, one %d, model %d", s, pinned, x.PinnedPrefix(s, b), want)
+	}
+	if x.Used(s) != len(r.at) || x.Pinned(s) != len(r.pins) {
+		t.Fatalf("slot %d: used %d pinned %d, model %d %d", s, x.Used(s), x.Pinned(s), len(r.at), len(r.pins))
+	}
+	if x.Used(s) > r.capacity && x.Used(s) != x.Pinned(s) {
+		t.Fatalf("slot %d: %d blocks over the capacity %d, pinned %d", s, x.Used(s), r.capacity, x.Pinned(s))
+	}
 }
 
 // checkIndex verifies what must always hold inside.
