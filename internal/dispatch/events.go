@@ -260,6 +260,7 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 	if o.CachedTokens < 0 || o.PromptTokens <= 0 || e.life != a.life {
 		return // not told, or the cache of then is gone
 	}
+	d.sawCached(e, o.PromptTokens, o.CachedTokens)
 	expected := float64(e.cached) * float64(o.PromptTokens) / e.prompt // in the engine's tokens
 	a.predicted += int64(expected)
 	a.observed += int64(o.CachedTokens)

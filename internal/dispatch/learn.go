@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
 )
@@ -24,8 +25,10 @@ const (
 	defaultOutput = 200.0
 	// scaleMemory is what is kept of the evidence on speed at each observation,
 	// scalePrior the seconds that the profile itself counts for.
+	// A profile that was named counts for more than one that stands in.
 	scaleMemory = 0.99
 	scalePrior  = 0.5
+	namedPrior  = 20
 	// stalledMost is the share of a stream's time that prefills of others may take
 	// up for its decode steps to be told from them.
 	stalledMost = 0.5
@@ -76,6 +79,9 @@ type learned struct {
 	coef  route.Coef // the same, corrected
 
 	prefill, decode scale
+	// missed compares the prefill work that requests turned out to need, by the
+	// engine's count of cached tokens, with what was expected of them.
+	missed scale
 
 	ttft, e2e, output, hit mean // seconds, seconds, tokens, share
 	rho                    float64
@@ -93,8 +99,11 @@ func (l *learned) init(o *Options) {
 		Chunk: float64(max(1, p.ChunkTokens)),
 	}
 	l.coef = l.start
-	l.prefill = scale{scalePrior, scalePrior}
-	l.decode = scale{scalePrior, scalePrior}
+	prior := scalePrior
+	if p.Name != engine.DefaultProfile {
+		prior = namedPrior
+	}
+	l.prefill, l.decode, l.missed = scale{prior, prior}, scale{prior, prior}, scale{prior, prior}
 	l.output.v = defaultOutput
 	l.ttft.v = 0.2
 	l.e2e.v = 0.2 + defaultOutput*p.Base
@@ -234,11 +243,24 @@ func (d *Dispatch) sawFirst(i int32, e *entry) {
 	rest := length - steps*step
 	// Where decode steps make up most of the time, prefill cannot be told from it.
 	if !p.dirty && rest > 0 && p.work > 0.5*steps*step {
-		l.prefill.add(rest/s.Speed, p.work/(l.prefill.ratio()*s.Speed), scaleMemory)
+		work := p.work * l.missed.ratio()
+		l.prefill.add(rest/s.Speed, work/(l.prefill.ratio()*s.Speed), scaleMemory)
 		l.rescale()
-		d.sawSpeed(i, rest, p.work)
+		d.sawSpeed(i, rest, work)
 	}
 	p.begin(d.now)
+}
+
+// sawCached learns from the engine's count of cached tokens of entry e how much
+// prefill work requests need compared with what is expected of them: an index that
+// knows too little, or too much, must not pass for an engine that is fast or slow.
+func (d *Dispatch) sawCached(e *entry, prompt, cached int) {
+	if d.learned.fixed || e.uncached <= 0 {
+		return
+	}
+	c := &d.learned.start
+	n := float64(max(1, prompt-cached))
+	d.learned.missed.add(c.Prefill(n, float64(prompt)), c.Prefill(e.uncached, e.prompt), scaleMemory)
 }
 
 // pace counts the decode steps at a slot until now. It comes before each change of
