@@ -32,6 +32,7 @@ import (
 	"github.com/penstock-project/penstock/internal/journal"
 	"github.com/penstock-project/penstock/internal/observe"
 	"github.com/penstock-project/penstock/internal/route"
+	"github.com/penstock-project/penstock/internal/share"
 )
 
 // serverOptions describe a server: gateway, pools, journal and admin listener in
@@ -66,6 +67,7 @@ type server struct {
 	router  string // name of this router in request ids
 	front   *front
 	guard   *guard
+	meter   *share.Meter
 	journal *journal.Journal
 	admin   *console.Server
 	reg     *prometheus.Registry
@@ -118,6 +120,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if s.guard, err = newGuard(o.Config); err != nil {
 		return nil, err
 	}
+	s.meter = s.newMeter()
 	if s.front, err = newFront(s, binary.LittleEndian.Uint64(seed[:])); err != nil {
 		return nil, err
 	}
@@ -276,7 +279,7 @@ func (s *server) addMetrics() {
 		ConstLabels: prometheus.Labels{"version": v.Version, "revision": v.Revision, "go": v.Go},
 	})
 	info.Set(1)
-	s.reg.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	s.reg.MustRegister(newQuotaCollector(s.meter), info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newFleetCollector(s.consolePools, s.configState, func() (uint64, uint64, uint64) {
 			st := s.journal.Stats()
 			return st.Records, st.Written, st.Dropped

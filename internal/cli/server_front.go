@@ -39,7 +39,7 @@ func newFront(s *server, key uint64) (*front, error) {
 	f := &front{relay: relay.New(relayOptions(s.o.Config.Relay, trust))}
 	f.cat.Store(cat)
 	f.h = gateway.New(gateway.Options{
-		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Router: s.router, HashKey: key,
+		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Quotas: s.meter, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
 	})
 	return f, nil

@@ -80,6 +80,8 @@ func (s *server) Reload(next *config.Config) error {
 			return err
 		}
 	}
+	running.Tenants, running.Prices = applyTenants(s.cfg.Tenants, next.Tenants), next.Prices
+	s.meter.SetPolicy(quotaPolicy(&running))
 	s.cfg = &running
 	s.state.Digest, s.state.Restart, s.state.Inert = running.Digest(), restart, next.Inert()
 	s.log.Info("configuration reloaded", "changes", strings.Join(live, "; "), "waits_for_restart", strings.Join(restart, "; "),

@@ -21,6 +21,7 @@ type Config struct {
 	Pools     []Pool
 	Auth      Auth
 	Tenants   []Tenant
+	Prices    []Price
 	Share     Share
 	Journal   Journal
 	Telemetry Telemetry
@@ -140,18 +141,38 @@ type JWT struct {
 
 // Tenant is one paying or otherwise separate user of the fleet.
 type Tenant struct {
-	Name      string
-	Weight    float64 // share of a contended fleet, relative to the other tenants
-	Limits    []Limit
+	Name   string
+	Weight float64 // share of a contended fleet, relative to the other tenants
+	Limits []Limit
+	// OutputCap is the most that is reserved for an answer, in tokens; 0: as the
+	// client asked, or as answers were so far.
+	OutputCap int
 	Logging   string // none, metadata, hash, redacted, full
 	CacheSalt string // shared, tenant, user
 }
 
-// Limit is one quota: Tokens or Requests in any window of length Per.
+// Limit is one quota, or several with one period. A bucket of each amount refills
+// over Per; with Every it is full at each date. Amounts of 0 are no limit.
 type Limit struct {
-	Per      time.Duration
-	Tokens   int
-	Requests int
+	Per          time.Duration
+	Every        string // day, month (UTC); "": Per
+	Tokens       int    // prompt and output
+	PromptTokens int
+	OutputTokens int
+	Requests     int
+	Concurrent   int     // requests at a time; needs no period
+	Budget       float64 // in the currency of the prices
+	Scope        string  // tenant, or key: each key by itself
+	Model        string  // "": all together; "*": each by itself; or a name
+	HardStop     bool    // end a running stream where it would go into debt
+}
+
+// Price is what tokens of a model cost, for a million of them.
+type Price struct {
+	Model  string // "*": whatever no other price names
+	Prompt float64
+	Cached float64 // prompt tokens that came from a cache; 0 with Prompt set: as Prompt
+	Output float64
 }
 
 // Share is how routers tell each other what they sent.

@@ -406,7 +406,7 @@ func (d *decoder) scalar(n *yaml.Node, f *field, dst any, path string) {
 
 var kindWords = [...]string{
 	kindString: "a text", kindInt: "a whole number", kindFloat: "a number", kindDuration: "a duration",
-	kindBytes: "an amount of data", kindRatio: "a percentage", kindStrings: "a list of texts",
+	kindBool: "true or false", kindBytes: "an amount of data", kindRatio: "a percentage", kindStrings: "a list of texts",
 	kindObject: "a mapping", kindObjects: "a list of mappings",
 }
 
@@ -426,6 +426,12 @@ func (d *decoder) set1(f *field, dst any, s string) error {
 			return fmt.Errorf("%q is not a whole number", s)
 		}
 		*dst, num = v, float64(v)
+	case *bool:
+		if s != "true" && s != "false" {
+			return fmt.Errorf("%q is neither true nor false", s)
+		}
+		*dst = s == "true"
+		return nil
 	case *float64:
 		v, err := strconv.ParseFloat(s, 64)
 		if err != nil || v != v {

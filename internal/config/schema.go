@@ -79,6 +79,8 @@ func schemaType(f *field, o Options) []byte {
 		b.WriteString(`{"type":"integer"`)
 	case kindFloat:
 		b.WriteString(`{"type":"number"`)
+	case kindBool:
+		b.WriteString(`{"type":"boolean"`)
 	case kindDuration:
 		b.WriteString(`{"type":["string","integer"],"pattern":"^(0|([0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|m|h))+|[0-9]+(\\.[0-9]+)?d)$","maximum":0,"minimum":0`)
 	case kindBytes:

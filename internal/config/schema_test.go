@@ -72,6 +72,8 @@ func typeMatches(typ, v any) bool {
 		return typ == "array"
 	case string:
 		return typ == "string"
+	case bool:
+		return typ == "boolean"
 	case float64:
 		return typ == "number" || typ == "integer" && v == float64(int64(v))
 	}

@@ -17,6 +17,7 @@ const (
 	kindDuration
 	kindBytes
 	kindRatio
+	kindBool
 	kindStrings
 	kindObject  // a mapping
 	kindObjects // a list of mappings
@@ -123,7 +124,6 @@ const (
 	needsKube   = "finding replicas through Kubernetes is not part of this build"
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
-	needsQuota  = "tenants and their limits are not part of this build"
 	needsShare  = "sharing between routers is not part of this build"
 	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
 	needsSpill  = "fallback pools are not part of this build"
@@ -137,8 +137,8 @@ var rootObject = &object{name: "the file", fields: []field{
 	mappings("pools", "Pools of interchangeable replicas.", poolObject, func(c *Config) *[]Pool { return &c.Pools }),
 	mapping("auth", "Who may enter. Without it the gateway is anonymous and binds loopback only.", authObject,
 		func(c *Config) *Auth { return &c.Auth }),
-	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants },
-		later(needsQuota)),
+	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants }),
+	mappings("prices", "What tokens cost, for budgets.", priceObject, func(c *Config) *[]Price { return &c.Prices }, live()),
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
 	mapping("journal", "Records of decisions.", journalObject, func(c *Config) *Journal { return &c.Journal }),
 	mapping("telemetry", "Export of traces and metrics.", telemetryObject, func(c *Config) *Telemetry { return &c.Telemetry }),
@@ -266,7 +266,9 @@ var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
 	text("name", "Name of the tenant, unique.", func(t *Tenant) *string { return &t.Name }, required(), checked(checkName), example("acme")),
 	ref(kindFloat, "weight", "Share of a contended fleet, relative to the other tenants.", func(t *Tenant) *float64 { return &t.Weight },
 		def("1"), within(0.001, 1e6)),
-	mappings("limits", "Quotas; all of them hold.", limitObject, func(t *Tenant) *[]Limit { return &t.Limits }),
+	mappings("limits", "Quotas; all of them hold.", limitObject, func(t *Tenant) *[]Limit { return &t.Limits }, live()),
+	integer("outputCap", "Most tokens that are reserved for an answer; 0: what the client asks for, or what answers were so far.",
+		func(t *Tenant) *int { return &t.OutputCap }, within(0, 1e7), live()),
 	text("logging", "What of a prompt may be recorded.", func(t *Tenant) *string { return &t.Logging },
 		def("metadata"), oneOf("none", "metadata", "hash", "redacted", "full")),
 	text("cacheSalt", "Who shares the prefix cache of an engine.", func(t *Tenant) *string { return &t.CacheSalt },
@@ -274,9 +276,26 @@ var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
 }}
 
 var limitObject = &object{name: "a limit", fields: []field{
-	length("per", "Length of the window.", func(l *Limit) *time.Duration { return &l.Per }, required(), within(1, 31*86400)),
-	integer("tokens", "Tokens in the window, prompt and output; 0: no limit.", func(l *Limit) *int { return &l.Tokens }, within(0, 1e15)),
-	integer("requests", "Requests in the window; 0: no limit.", func(l *Limit) *int { return &l.Requests }, within(0, 1e12)),
+	length("per", "A bucket of each amount refills over this time.", func(l *Limit) *time.Duration { return &l.Per }, within(0, 31*86400), live()),
+	text("every", "Instead of per: each amount is there anew at each date, UTC.", func(l *Limit) *string { return &l.Every },
+		oneOf("", "day", "month"), live()),
+	integer("tokens", "Tokens, prompt and output; 0: no limit.", func(l *Limit) *int { return &l.Tokens }, within(0, 1e15), live()),
+	integer("promptTokens", "Tokens of prompts; 0: no limit.", func(l *Limit) *int { return &l.PromptTokens }, within(0, 1e15), live()),
+	integer("outputTokens", "Tokens of answers; 0: no limit.", func(l *Limit) *int { return &l.OutputTokens }, within(0, 1e15), live()),
+	integer("requests", "Requests; 0: no limit.", func(l *Limit) *int { return &l.Requests }, within(0, 1e12), live()),
+	integer("concurrent", "Requests at a time; 0: no limit.", func(l *Limit) *int { return &l.Concurrent }, within(0, 1e6), live()),
+	ref(kindFloat, "budget", "Money, by the prices; 0: no limit.", func(l *Limit) *float64 { return &l.Budget }, within(0, 1e9), live()),
+	text("scope", "Whose limit it is: tenant for all its keys together, key for each by itself.", func(l *Limit) *string { return &l.Scope },
+		def("tenant"), oneOf("tenant", "key"), live()),
+	text("model", "For one model only; * gives each model the limit by itself; empty: all together.", func(l *Limit) *string { return &l.Model }, live()),
+	ref(kindBool, "hardStop", "End a running stream, with an error event, where it would go into debt.", func(l *Limit) *bool { return &l.HardStop }, live()),
+}}
+
+var priceObject = &object{name: "a price", id: "model", fields: []field{
+	text("model", "Model or adapter as engines know it; * for those without a price of their own.", func(p *Price) *string { return &p.Model }, required(), example("llama-3.1-8b")),
+	ref(kindFloat, "prompt", "A million prompt tokens.", func(p *Price) *float64 { return &p.Prompt }, within(0, 1e6), live()),
+	ref(kindFloat, "cached", "A million prompt tokens that came from a cache; 0: as prompt.", func(p *Price) *float64 { return &p.Cached }, within(0, 1e6), live()),
+	ref(kindFloat, "output", "A million output tokens.", func(p *Price) *float64 { return &p.Output }, within(0, 1e6), live()),
 }}
 
 var shareObject = &object{name: "share", fields: []field{

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 )
 
 // validate makes the checks that need more than one key.
@@ -167,15 +168,31 @@ func (d *decoder) validateTenants(c *Config) {
 		t := &c.Tenants[i]
 		path := fmt.Sprintf("tenants[%d]", i)
 		d.unique(names, t.Name, path+".name", "tenant")
-		for j, l := range t.Limits {
-			if l.Tokens == 0 && l.Requests == 0 {
-				d.failPath(fmt.Sprintf("%s.limits[%d]", path, j), "a limit needs tokens or requests")
-			}
+		for j := range t.Limits {
+			d.validateLimit(&t.Limits[j], fmt.Sprintf("%s.limits[%d]", path, j), len(c.Prices) > 0)
 		}
+	}
+	priced := map[string]string{}
+	for i := range c.Prices {
+		d.unique(priced, c.Prices[i].Model, fmt.Sprintf("prices[%d].model", i), "price for model")
 	}
 	issuers := map[string]string{}
 	for i := range c.Auth.JWT {
 		d.unique(issuers, c.Auth.JWT[i].Issuer, fmt.Sprintf("auth.jwt[%d].issuer", i), "issuer")
+	}
+}
+
+func (d *decoder) validateLimit(l *Limit, path string, priced bool) {
+	metered := l.Tokens > 0 || l.PromptTokens > 0 || l.OutputTokens > 0 || l.Requests > 0 || l.Budget > 0
+	switch {
+	case !metered && l.Concurrent == 0:
+		d.failPath(path, "a limit needs tokens, promptTokens, outputTokens, requests, concurrent or budget")
+	case l.Per != 0 && l.Every != "":
+		d.failPath(path, "per and every exclude each other")
+	case metered && l.Every == "" && l.Per < time.Second:
+		d.failPath(path, "a limit needs per, at least 1s, or every")
+	case l.Budget > 0 && !priced:
+		d.failPath(path, "a budget needs prices")
 	}
 }
 

@@ -19,6 +19,8 @@ func formatValue(p any) string {
 		return *v
 	case *int:
 		return strconv.Itoa(*v)
+	case *bool:
+		return strconv.FormatBool(*v)
 	case *float64:
 		return strconv.FormatFloat(*v, 'g', -1, 64)
 	case *time.Duration:
@@ -179,7 +181,7 @@ func treeValue(f *field, at any) json.RawMessage {
 			return json.RawMessage("[]")
 		}
 		return mustJSON(l)
-	case kindInt, kindFloat:
+	case kindInt, kindFloat, kindBool:
 		return json.RawMessage(formatValue(at))
 	}
 	return mustJSON(formatValue(at))

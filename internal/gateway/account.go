@@ -14,6 +14,7 @@ import (
 // account is the last thing that happens to a call: the pool, the metrics and the
 // log learn what became of it.
 func (c *call) account() {
+	c.settle()
 	if c.grant != nil {
 		c.outcome.Status = c.status
 		c.grant.Done(c.outcome)

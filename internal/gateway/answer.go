@@ -27,9 +27,15 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	a.CopyHeader(h)
 	if c.follow {
 		c.answer.Reset(c.events, alias)
-		if alias != "" {
-			delete(h, "Content-Length") // the name may be longer or shorter
+		c.quota.strip = c.quota.strip && c.events
+		if c.quota.strip {
+			c.quota.stripper.Reset()
 		}
+		if alias != "" || c.quota.strip {
+			delete(h, "Content-Length") // it may become longer or shorter
+		}
+	} else {
+		c.quota.strip = false
 	}
 	c.phase = phaseAnswer
 	if c.back != nil {
@@ -40,6 +46,10 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	c.over = time.Now()
 	c.upstream += c.over.Sub(from)
 	c.judge(end)
+	if c.quota.stopped && c.r.Context().Err() == nil {
+		c.sayStopped()
+		return
+	}
 	if end == relay.EndClientGone {
 		c.left()
 	}
@@ -56,9 +66,17 @@ func hasMediaType(v, want string) bool {
 // Payload follows the answer on its way; see relay.Sink.
 func (c *call) Payload(p []byte) []byte {
 	if !c.follow {
+		c.quota.bytes += int64(len(p))
 		return p
 	}
-	return c.answer.Feed(p)
+	if !c.events {
+		c.quota.bytes += int64(len(p))
+	}
+	p = c.answer.Feed(p)
+	if c.quota.strip {
+		p = c.quota.stripper.Feed(p)
+	}
+	return p
 }
 
 // Written accounts for what has just gone to the client; see relay.Sink.
@@ -80,6 +98,9 @@ func (c *call) Written(now time.Time) {
 	}
 	c.last = now
 	c.grant.Tokens(n)
+	if c.quota.lease != nil {
+		c.count(n)
+	}
 }
 
 // End gives the last words of a stream that has not come to its own end; see
@@ -90,8 +111,12 @@ func (c *call) End(e relay.Ending) []byte {
 		return nil
 	}
 	c.answer.Close()
+	last := []byte{}
+	if c.quota.strip {
+		last = append(last, c.quota.stripper.Rest()...)
+	}
 	if c.answer.Complete() {
-		return []byte{}
+		return last
 	}
 	fault := wire.Error{Status: http.StatusBadGateway, Code: wire.CodeTruncated,
 		Message: "the replica's stream broke off before its end; what came so far is incomplete"}
@@ -100,7 +125,7 @@ func (c *call) End(e relay.Ending) []byte {
 		fault.Message = "the replica's stream stalled; what came so far is incomplete"
 	}
 	c.fault, c.source = fault.Code, "gateway"
-	last := append([]byte(nil), c.answer.Gap()...)
+	last = append(last, c.answer.Gap()...)
 	return fault.AppendEvent(last, c.route.family, c.id, c.answer.ResponseID())
 }
 

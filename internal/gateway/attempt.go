@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/relay"
@@ -30,7 +32,6 @@ const (
 
 // run sends the request until there is an answer, or no place to send it to.
 func (c *call) run() {
-	moved := false // the one move after a failure that may have been executed
 	var kept *held
 	for {
 		id, url := c.grant.Endpoint()
@@ -38,7 +39,13 @@ func (c *call) run() {
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
 			c.noteStale(a.Stale)
-			if moved || !mayMove(a.Status) {
+			if c.quota.strip && a.Status == http.StatusBadRequest {
+				if !c.plainly(a, id, from) {
+					return
+				}
+				continue
+			}
+			if c.moved || !mayMove(a.Status) {
 				c.pass(a, id, from)
 				return
 			}
@@ -53,7 +60,7 @@ func (c *call) run() {
 				c.passKept(answer)
 				return
 			} else {
-				kept, moved = answer, true
+				kept, c.moved = answer, true
 				if next := c.grant.Retry(c.ctx, fleet.OutcomeEngineError); next != nil {
 					c.none(next, kept, nil)
 					return
@@ -67,10 +74,34 @@ func (c *call) run() {
 		var f *relay.Failure
 		errors.As(err, &f)
 		c.noteStale(f.Stale)
-		if !c.again(f, &moved, kept) {
+		if !c.again(f, kept) {
 			return
 		}
 	}
+}
+
+// plainly judges a 400 to a request that we made ask for usage. Where the engine
+// does not know the option, the request goes to it again without, and it reports
+// true; any other answer is passed on.
+func (c *call) plainly(a *relay.Answer, id string, from time.Time) bool {
+	answer := c.keep(a, id)
+	if c.ctx.Err() != nil {
+		c.left()
+	}
+	c.upstream += time.Since(from)
+	switch {
+	case answer == nil:
+		c.outcome.Kind = fleet.OutcomeBroken
+		c.refuse(&wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica's error answer broke off"})
+		return false
+	case !c.refusesUsage(answer):
+		c.passKept(answer)
+		return false
+	}
+	c.target.pool.noUsage.Store(true)
+	c.quota.strip = false
+	c.splice()
+	return true
 }
 
 // mayMove reports whether an answer with this status may come from an engine that
@@ -124,7 +155,7 @@ func (c *call) keep(a *relay.Answer, id string) *held {
 
 // again decides what follows a failed attempt and reports whether the request goes
 // to another endpoint. Where it does not, the client has been answered.
-func (c *call) again(f *relay.Failure, moved *bool, kept *held) bool {
+func (c *call) again(f *relay.Failure, kept *held) bool {
 	m := c.h.metrics
 	switch f.Kind {
 	case relay.FailClientGone:
@@ -138,23 +169,13 @@ func (c *call) again(f *relay.Failure, moved *bool, kept *held) bool {
 		}
 		m.retries.connect.Inc()
 		return true
+	case relay.FailFrozen:
+		// Patient has seen that there is somewhere else to go.
+		return c.move(kept, m.retries.frozen, &wire.Error{Status: http.StatusGatewayTimeout, Code: wire.CodeTimeout,
+			Message: "the replica shows no sign of life"})
 	case relay.FailBroken:
 		lost := &wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica closed the connection without an answer"}
-		c.outcome.Kind = fleet.OutcomeBroken
-		if *moved {
-			c.none(nil, kept, lost)
-			return false
-		}
-		*moved = true
-		if next := c.grant.Retry(c.ctx, fleet.OutcomeBroken); next != nil {
-			c.none(next, kept, lost)
-			return false
-		}
-		c.outcome.Kind = fleet.OutcomeRefused
-		c.dup = true
-		m.retries.broken.Inc()
-		m.maybeDuplicate.Inc()
-		return true
+		return c.move(kept, m.retries.broken, lost)
 	case relay.FailTimeout:
 		c.outcome.Kind = fleet.OutcomeTimeout
 		c.none(nil, kept, &wire.Error{Status: http.StatusGatewayTimeout, Code: wire.CodeTimeout, Message: "the replica did not answer in time"})
@@ -163,6 +184,54 @@ func (c *call) again(f *relay.Failure, moved *bool, kept *held) bool {
 		c.none(nil, kept, &wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBadAnswer, Message: "the replica's answer is no valid HTTP"})
 	}
 	return false
+}
+
+// move sends a request elsewhere that may have been executed: once. Where it
+// cannot, the client has been answered with lost.
+func (c *call) move(kept *held, count prometheus.Counter, lost *wire.Error) bool {
+	c.outcome.Kind = fleet.OutcomeBroken
+	if c.moved {
+		c.none(nil, kept, lost)
+		return false
+	}
+	c.moved = true
+	if next := c.grant.Retry(c.ctx, fleet.OutcomeBroken); next != nil {
+		c.none(next, kept, lost)
+		return false
+	}
+	c.outcome.Kind = fleet.OutcomeRefused
+	c.dup = true
+	count.Inc()
+	c.h.metrics.maybeDuplicate.Inc()
+	return true
+}
+
+// lifeless is how long a replica must show no sign of life before a request that
+// waits there for its first byte goes elsewhere. Probes come every second, and a
+// busy engine answers one of them, a scrape, or another request in this time.
+const lifeless = 4 * time.Second
+
+// Patient keeps a request where it is as long as its replica lives, however slow it
+// is: time alone moves nothing. See relay.Waiter.
+func (c *call) Patient(waited time.Duration) bool {
+	if waited < lifeless || c.moved {
+		return true
+	}
+	snap := c.target.pool.Flow.Snapshot()
+	if snap == nil {
+		return true
+	}
+	id, _ := c.grant.Endpoint()
+	frozen, elsewhere := false, false
+	for i := range snap.Endpoints {
+		e := &snap.Endpoints[i]
+		if e.ID == id {
+			frozen = e.Slow && e.LifeAt != 0 && c.h.o.Clock().Sub(e.LifeAt) >= lifeless
+		} else if e.Phase == fleet.PhaseReady && !e.Slow {
+			elsewhere = true
+		}
+	}
+	return !frozen || !elsewhere
 }
 
 // none ends a request for which there is no further endpoint: with the engine's own
@@ -224,6 +293,7 @@ func (c *call) head(status int, endpoint string) {
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = nil // no guessing: what the engine did not say stays unsaid
 	}
+	c.tellLimits()
 	c.echoID()
 	if c.who.Debug {
 		h[headerReplica] = []string{endpoint}

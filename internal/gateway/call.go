@@ -40,6 +40,9 @@ type call struct {
 	grant  *flow.Grant
 	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
 
+	quota quota
+
+	moved  bool // it was sent elsewhere, though it may have been executed
 	began  bool // the status line is on its way to the client
 	phase  phase
 	status int // that the client got; 0 none yet
@@ -81,8 +84,9 @@ func (c *call) reset() {
 	if c.buf != nil {
 		c.h.bodies.release(c.buf)
 	}
-	scan, hasher, answer := c.scan, c.hasher, c.answer
+	scan, hasher, answer, stripper := c.scan, c.hasher, c.answer, c.quota.stripper
 	*c = call{h: c.h, hasher: hasher}
+	c.quota.stripper = stripper
 	c.scan, c.answer = scan, answer
 	c.scan.Forget()
 	c.answer.Reset(false, "")
@@ -124,6 +128,9 @@ func (c *call) prepare() error {
 	if !who.mayCall(c.route) {
 		return &wire.Error{Status: http.StatusForbidden, Code: wire.CodeForbidden, Message: "this key may not use " + c.route.path}
 	}
+	if err := c.precheck(); err != nil {
+		return err
+	}
 	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return &wire.Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeEncoding,
 			Message: "send the body without Content-Encoding"}
@@ -145,6 +152,9 @@ func (c *call) prepare() error {
 	c.target = t
 	c.series = c.h.metrics.of(t, c.route)
 	c.req.ID, c.req.Tenant, c.req.Class = c.id, who.Tenant, who.Class
+	if err := c.reserve(); err != nil {
+		return err
+	}
 	c.address()
 	return nil
 }
@@ -219,15 +229,30 @@ func (c *call) address() {
 	if q := c.r.URL.RawQuery; q != "" || c.r.URL.ForceQuery {
 		o.Target += "?" + q
 	}
-	o.Body[0] = c.body
-	if at := c.scan.ModelSpan; c.target.rename && at.Len() > 0 {
-		o.Body[0], o.Body[1], o.Body[2] = c.body[:at.Start], wire.AppendString(nil, c.target.engineName()), c.body[at.End:]
-	}
+	c.splice()
 	o.Informational = c.informational
-	if c.scan.Stream && c.h.o.Relay.Polls() && c.r.ProtoMajor == 1 && c.r.ProtoMinor == 1 && c.r.TLS == nil {
+	o.Waiter = c
+	if c.scan.Stream && !c.quota.lease.Hard() && c.h.o.Relay.Polls() && c.r.ProtoMajor == 1 && c.r.ProtoMinor == 1 && c.r.TLS == nil {
 		c.back, _ = c.ctx.Value(backKey{}).(*relay.Back)
 	}
 	o.Polled = c.back != nil
+}
+
+// splice makes the body that replicas get: the client's own bytes, save where a
+// policy wants it otherwise.
+func (c *call) splice() {
+	o := &c.out
+	edits := make([]wire.Edit, 0, 3)
+	if at := c.scan.ModelSpan; c.target.rename && at.Len() > 0 {
+		edits = append(edits, wire.Edit{At: at, New: string(wire.AppendString(nil, c.target.engineName()))})
+	}
+	if c.quota.strip {
+		edits = append(edits, c.scan.AskUsage())
+	}
+	o.Body = [3][]byte{c.body}
+	if len(edits) > 0 {
+		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
+	}
 }
 
 // informational passes a 1xx answer on.
@@ -281,6 +306,7 @@ func (c *call) refuse(e *wire.Error) {
 	c.began = true
 	challenge(c.w, e)
 	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
+	c.tellLimits()
 	c.echoID()
 	e.Write(c.w, c.route.family, c.id)
 }

@@ -62,7 +62,9 @@ func (t *target) engineName() string {
 type poolEntry struct {
 	Pool
 	listed atomic.Pointer[listing]
-	mu     sync.Mutex // one builder of a listing at a time
+	// noUsage says that its engines do not know how to be asked for usage.
+	noUsage atomic.Bool
+	mu      sync.Mutex // one builder of a listing at a time
 }
 
 // listing is what the replicas of one snapshot list.

@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/share"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -27,6 +28,8 @@ type Options struct {
 	Catalogue *Catalogue
 	Relay     *relay.Client
 	Auth      Authenticator // nil: Anonymous without debug scope
+	// Quotas are the limits of tenants; nil: there are none.
+	Quotas *share.Meter
 	// Router is the name of this router; it stands in every request id.
 	Router string
 	// HashKey keys the hashes of prompts; the same in routers that share an index.

@@ -21,9 +21,11 @@ type metrics struct {
 	disconnects            [len(phaseNames)]prometheus.Counter
 	cancels, panics        prometheus.Counter
 	maybeDuplicate         prometheus.Counter
-	retries                struct{ connect, broken, status, stale prometheus.Counter }
-	byName                 sync.Map // seriesKey -> *series
-	faultsBy               sync.Map // source + kind -> prometheus.Counter
+	retries                struct{ connect, broken, status, stale, frozen prometheus.Counter }
+	limited                *prometheus.CounterVec
+	settles                [2]prometheus.Counter // exact, estimated
+	byName                 sync.Map              // seriesKey -> *series
+	faultsBy               sync.Map              // source + kind -> prometheus.Counter
 }
 
 type seriesKey struct{ model, path string }
@@ -93,8 +95,25 @@ func newMetrics(h *Handler, reg prometheus.Registerer) *metrics {
 	retries := counterVec("retries_total", "Attempts after a failed one, by how that failed.", "reason")
 	m.retries.connect, m.retries.broken = retries.WithLabelValues("connect"), retries.WithLabelValues("broken")
 	m.retries.status, m.retries.stale = retries.WithLabelValues("status"), retries.WithLabelValues("stale_connection")
+	m.limited = counterVec("ratelimit_refusals_total", "Requests that a limit of their tenant kept out, by what it counts.", "measure")
+	settles := counterVec("reservation_settles_total", "Reservations that were settled, by how the usage was known.", "kind")
+	m.settles = [2]prometheus.Counter{settles.WithLabelValues("exact"), settles.WithLabelValues("estimated")}
+	m.retries.frozen = retries.WithLabelValues("no_sign_of_life")
 	add(&stateCollector{h: h})
 	return m
+}
+
+// overLimit counts a request that a limit kept out; measure is one of a closed set.
+func (m *metrics) overLimit(measure string) prometheus.Counter {
+	return m.limited.WithLabelValues(measure)
+}
+
+// settled counts a reservation that was settled.
+func (m *metrics) settled(estimated bool) prometheus.Counter {
+	if estimated {
+		return m.settles[1]
+	}
+	return m.settles[0]
 }
 
 // of returns the series of a target and path.

@@ -35,6 +35,10 @@ type Scan struct {
 	Model     []byte // value of "model"; nil where it is absent or null
 	ModelSpan Span   // of the value with its quotes; empty where it is absent or null
 
+	SaltSpan    Span // of "cache_salt" with its quotes; empty where it is absent
+	OptionsSpan Span // of the value of "stream_options"
+	UsageSpan   Span // of the value of "include_usage" in it
+
 	Stream       bool // "stream": true
 	IncludeUsage bool // "stream_options": {"include_usage": true}
 
@@ -54,6 +58,11 @@ type Scan struct {
 	TokenIDs  int // prompt tokens that were given as numbers
 	Messages  int // messages or input items
 	Media     int // images, audio and files among the content
+
+	open        int  // offset of the brace that opens the body
+	bare        bool // the body has no member
+	optionsOpen int  // offset behind the brace that opens stream_options; 0 none
+	optionsBare bool // it has no member
 
 	pieces  []piece
 	regions [numRegions]region
@@ -91,6 +100,7 @@ func ScanRequest(s *Scan, surface fleet.Surface, body []byte, lim Limits) error 
 			p.err = &BadRequest{Message: "the body must be a JSON object", Code: CodeInvalidJSON}
 		}
 	default:
+		s.open, s.bare = p.i, true
 		p.top()
 	}
 	if p.err != nil {
@@ -112,6 +122,7 @@ func (p *parser) top() {
 	var seen keySet
 	where := place{index: -1, part: -1}
 	for more := p.enter('}'); more; more = p.next('}') {
+		p.s.bare = false
 		switch id := p.key(keys, &seen, &where); id {
 		case keyNone:
 			if p.err == nil {
@@ -155,7 +166,10 @@ func (p *parser) setting(id keyID) {
 	case keyPromptCacheKey:
 		s.CacheKey = p.hashed()
 	case keyCacheSalt:
+		p.peek()
+		start := p.i
 		s.CacheSalt = p.value()
+		s.SaltSpan = Span{start, p.i}
 	case keyStreamOptions:
 		p.streamOptions()
 	case keyMetadata:
@@ -238,9 +252,12 @@ func (p *parser) positive() int {
 
 func (p *parser) streamOptions() {
 	if p.peek() != '{' {
-		p.skip()
+		start, end := p.skip()
+		p.s.OptionsSpan = Span{start, end}
 		return
 	}
+	start := p.i
+	p.s.optionsOpen, p.s.optionsBare = start+1, true
 	var seen keySet
 	where := place{top: keyStreamOptions, index: -1, part: -1}
 	for more := p.enter('}'); more; more = p.next('}') {
@@ -248,11 +265,14 @@ func (p *parser) streamOptions() {
 		if p.err != nil {
 			return
 		}
+		p.s.optionsBare = false
 		start, end := p.skip()
 		if id == keyIncludeUsage {
 			p.s.IncludeUsage = string(p.b[start:end]) == "true"
+			p.s.UsageSpan = Span{start, end}
 		}
 	}
+	p.s.OptionsSpan = Span{start, p.i}
 }
 
 func (p *parser) metadata() {
