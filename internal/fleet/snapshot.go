@@ -24,6 +24,9 @@ type Endpoint struct {
 	// Slow says that the endpoint is alive but its probes time out: busy, not dead.
 	// It keeps PhaseReady; a policy may rank it lower.
 	Slow bool
+	// LifeAt is the last sign of life: an answered probe, a scrape, bytes of an
+	// answer to a request; 0 unknown.
+	LifeAt Time
 }
 
 // AdapterState is what an engine says about one LoRA adapter.

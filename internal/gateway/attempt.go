@@ -206,14 +206,10 @@ func (c *call) move(kept *held, count prometheus.Counter, lost *wire.Error) bool
 	return true
 }
 
-// lifeless is how long a replica must show no sign of life before a request that
-// waits there for its first byte goes elsewhere. Probes come every second, and a
-// busy engine answers one of them, a scrape, or another request in this time.
-const lifeless = 4 * time.Second
-
 // Patient keeps a request where it is as long as its replica lives, however slow it
 // is: time alone moves nothing. See relay.Waiter.
 func (c *call) Patient(waited time.Duration) bool {
+	lifeless := c.h.o.Lifeless
 	if waited < lifeless || c.moved {
 		return true
 	}

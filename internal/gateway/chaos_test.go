@@ -22,9 +22,10 @@ import (
 
 // mortal is a replica that is killed and comes back at the same address.
 type mortal struct {
-	addr string
-	mu   sync.Mutex
-	now  *replica
+	addr   string
+	script func(net.Conn, *http.Request, []byte) bool // nil: tells
+	mu     sync.Mutex
+	now    *replica
 }
 
 // tells answers a chat request, streamed or not, at a human pace.
@@ -54,6 +55,10 @@ func (m *mortal) start(t *testing.T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u := &replica{open: map[net.Conn]bool{}}
+	script := m.script
+	if script == nil {
+		script = tells
+	}
 	var err error
 	if m.addr == "" {
 		m.addr = "127.0.0.1:0"
@@ -78,7 +83,7 @@ func (m *mortal) start(t *testing.T) {
 			u.mu.Lock()
 			u.open[c] = true
 			u.mu.Unlock()
-			u.wg.Go(func() { u.serve(c, tells) })
+			u.wg.Go(func() { u.serve(c, script) })
 		}
 	})
 	m.now = u

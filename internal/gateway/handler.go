@@ -43,6 +43,11 @@ type Options struct {
 	// Clock is that of the pools; nil: the wall clock.
 	Clock func() fleet.Time
 	Log   *slog.Logger // nil: discard
+	// Lifeless is how long a replica must show no sign of life before a request that
+	// waits there for its first byte goes elsewhere; 0: 4 s. Probes come every
+	// second, and a busy engine answers one of them, a scrape, or another request in
+	// this time.
+	Lifeless time.Duration
 	// Ready says whether a replica can be picked, for /readyz; nil: ask the pools.
 	Ready func() error
 }
@@ -73,6 +78,9 @@ func New(o Options) *Handler {
 	}
 	if o.MaxBodies <= 0 {
 		o.MaxBodies = 1 << 30
+	}
+	if o.Lifeless <= 0 {
+		o.Lifeless = 4 * time.Second
 	}
 	if o.Clock == nil {
 		o.Clock = func() fleet.Time { return fleet.At(time.Now()) }

@@ -142,6 +142,11 @@ func (e *endpoint) look(ctx context.Context, models bool) (read bool) {
 	e.mu.Lock()
 	e.gate.alive(e.life)
 	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		e.life = max(e.life, e.gate.life)
+		e.mu.Unlock()
+	}()
 	wasFailed := e.gate.phase == fleet.PhaseFailed
 	if e.gate.look(now, v, reason, e.o.lastReady(e.target.ID)) {
 		if wasFailed && e.gate.phase == fleet.PhaseReady {
@@ -285,7 +290,7 @@ func (e *endpoint) row() fleet.EndpointState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.state
-	s.Role, s.Rank = e.latest.Role, e.latest.Rank
+	s.Role, s.Rank, s.LifeAt = e.latest.Role, e.latest.Rank, e.life
 	reason := e.drained
 	if reason == "" && e.latest.Draining {
 		reason = cmp.Or(e.latest.Reason, "is being taken away")

@@ -48,12 +48,12 @@ func (a *Answer) frame(method string) {
 }
 
 // firstByte waits until a byte of the body has been read.
-func (a *Answer) firstByte(now time.Time) error {
+func (a *Answer) firstByte(r *Request, now time.Time) error {
 	x := a.x
 	if a.state == bodyDone || x.r < x.w {
 		return nil
 	}
-	_, err := x.fill(now, x.rep.c.o.FirstByte)
+	_, err := x.await(r, now, x.rep.c.o.FirstByte)
 	if err == io.EOF && a.state == bodyToEnd {
 		a.state = bodyDone
 		return nil

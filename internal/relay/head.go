@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // field is one header line of an answer.
@@ -207,8 +208,17 @@ type Request struct {
 	Body [3][]byte
 	// Polled asks for a connection from which an epoll set can copy the answer.
 	Polled bool
+	// Waiter is asked now and then while nothing of an answer has come; nil: the
+	// limits alone bound the wait.
+	Waiter Waiter
 	// Informational gets 1xx answers; nil: they are dropped.
 	Informational func(status int, h http.Header)
+}
+
+// Waiter decides how long a request waits for the first byte of its answer.
+type Waiter interface {
+	// Patient reports whether to wait on after waited. It must not block.
+	Patient(waited time.Duration) bool
 }
 
 func (r *Request) bodyLen() int { return len(r.Body[0]) + len(r.Body[1]) + len(r.Body[2]) }

@@ -4,9 +4,11 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -20,9 +22,10 @@ const (
 	FailTimeout                       // one of our limits ran out after the connection stood
 	FailBadAnswer                     // what came was no HTTP answer
 	FailClientGone                    // the context ended
+	FailFrozen                        // the Waiter gave up
 )
 
-var failureNames = [...]string{"connect", "broken", "timeout", "bad answer", "client gone"}
+var failureNames = [...]string{"connect", "broken", "timeout", "bad answer", "client gone", "no sign of life"}
 
 func (k FailureKind) String() string { return failureNames[k] }
 
@@ -113,7 +116,7 @@ func (x *conn) exchange(ctx context.Context, r *Request, now time.Time) (*Answer
 	a := &Answer{x: x, ctx: ctx, stop: stop}
 	err := x.readHead(a, r, now, wait)
 	if err == nil {
-		err = a.firstByte(now)
+		err = a.firstByte(r, now)
 	}
 	if err == nil {
 		if sendErr != nil {
@@ -132,6 +135,8 @@ func failureKind(ctx context.Context, err error) FailureKind {
 	switch {
 	case ctx.Err() != nil:
 		return FailClientGone
+	case err == errFrozen:
+		return FailFrozen
 	case isTimeout(err):
 		return FailTimeout
 	case err == errHead || err == errHeadLong || err == errFramed || err == errSwitch:
@@ -146,7 +151,7 @@ const maxInformational = 16
 // readHead reads the head of the answer into a, 1xx answers before it aside.
 func (x *conn) readHead(a *Answer, r *Request, now time.Time, wait time.Duration) error {
 	for range maxInformational {
-		n, err := x.readHeadBytes(now, wait)
+		n, err := x.readHeadBytes(r, now, wait)
 		if err != nil {
 			return err
 		}
@@ -176,7 +181,7 @@ func (x *conn) readHead(a *Answer, r *Request, now time.Time, wait time.Duration
 }
 
 // readHeadBytes reads until buf[r:] holds a whole head and returns its length.
-func (x *conn) readHeadBytes(now time.Time, wait time.Duration) (int, error) {
+func (x *conn) readHeadBytes(r *Request, now time.Time, wait time.Duration) (int, error) {
 	searched := 0
 	for {
 		if n := headEnd(x.buf[x.r:x.w], searched); n > 0 {
@@ -192,11 +197,36 @@ func (x *conn) readHeadBytes(now time.Time, wait time.Duration) (int, error) {
 		if x.w == len(x.buf) {
 			x.makeRoom()
 		}
-		if _, err := x.fill(now, wait); err != nil {
+		if _, err := x.await(r, now, wait); err != nil {
 			if err == io.EOF && searched > 0 {
 				return 0, io.ErrUnexpectedEOF
 			}
 			return 0, err
+		}
+	}
+}
+
+var errFrozen = errors.New("no sign of life")
+
+// asking is how often a Waiter is asked.
+const asking = 500 * time.Millisecond
+
+// await reads once like fill, from now on within wait, and asks the Waiter.
+func (x *conn) await(r *Request, now time.Time, wait time.Duration) (int, error) {
+	if r.Waiter == nil || wait <= asking {
+		return x.fill(now, wait)
+	}
+	for begin := now; ; now = time.Now() {
+		waited := now.Sub(begin)
+		if waited >= wait {
+			return 0, os.ErrDeadlineExceeded
+		}
+		n, err := x.fill(now, min(asking, wait-waited))
+		if err == nil || !isTimeout(err) {
+			return n, err
+		}
+		if !r.Waiter.Patient(time.Since(begin)) {
+			return 0, errFrozen
 		}
 	}
 }
