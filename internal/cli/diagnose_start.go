@@ -197,7 +197,7 @@ func printStart(w io.Writer, r *coldstart.Report, width int) {
 			fmt.Fprintf(w, "  %-*s  %10s  %s\n", name, stageTitle(s), "unknown", evidenceText(s.Evidence))
 		case s.In == "":
 			n := int(math.Round(*s.Seconds / math.Max(longest, 1e-9) * float64(room)))
-			fmt.Fprintf(w, "  %-*s  %10s  %s\n", name, stageTitle(s), secondsText(*s.Seconds), strings.Repeat("#", max(n, 1)))
+			fmt.Fprintf(w, "  %-*s  %10s  %s\n", name, stageTitle(s), secondsText(*s.Seconds), strings.Repeat("#", max(n, min(1, int(math.Ceil(*s.Seconds))))))
 		default:
 			fmt.Fprintf(w, "  %-*s  %10s\n", name, stageTitle(s), "("+secondsText(*s.Seconds)+")")
 		}

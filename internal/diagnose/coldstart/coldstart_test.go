@@ -44,6 +44,9 @@ func TestEngines(t *testing.T) {
 		{"docker-json.log", "vllm", map[string]float64{"weights_s": 25, "init_engine_s": 29.5}, 60.2},
 		{"new-year.log", "vllm", map[string]float64{"weights_s": 25, "init_engine_s": 29.5}, 60},
 		{"torchserve-v0.log", "vllm", map[string]float64{"weights_s": 43, "weights_gb": 6.016, "graph_s": 32}, 86.28},
+		{"trtllm.log", "tensorrt-llm", map[string]float64{"weights_s": 30.2}, 63},
+		{"stern-prefix.log", "vllm", map[string]float64{"weights_s": 28.2, "init_engine_s": 59.1, "process_start_s": 19.8}, 108},
+		{"vllm-json.log", "vllm", map[string]float64{"weights_s": 28.2, "init_engine_s": 59.1, "process_start_s": 19.9}, 108.2},
 		{"cached-graphs.log", "vllm", map[string]float64{"compile_total_s": 8.69, "graph_s": 31, "init_other_s": 1.747}, 49.32},
 	} {
 		t.Run(c.file, func(t *testing.T) {
@@ -124,6 +127,20 @@ INFO 03-01 09:01:50 [core.py:3] init engine (profile, create kv cache, warmup mo
 	if s := r.Stage("readiness"); s == nil || *s.Seconds != 10 {
 		t.Errorf("readiness %+v", s)
 	}
+}
+
+func TestInitContainersAndVolumes(t *testing.T) {
+	r := Analyse(Input{Events: diagnose.ParseEvents(`  Normal  Scheduled  8m    default-scheduler  Successfully assigned a/b to n
+  Normal  SuccessfulAttachVolume  7m40s  attachdetach-controller  AttachVolume.Attach succeeded
+  Normal  Pulled     7m38s  kubelet            Container image "fetch" already present on machine
+  Normal  Started    7m37s kubelet            Started container fetch
+  Normal  Pulled     4m27s  kubelet            Container image "vllm" already present on machine
+  Normal  Started    4m26s kubelet            Started container vllm`), Logs: []Log{{"l", sample(t, "stern-prefix.log") + "INFO:     Application startup complete.\n"}}})
+	wantFacts(t, r, map[string]float64{"init_containers_s": 190, "total_s": 322})
+	if s := r.Stage("volume_attach"); s == nil || *s.Seconds != 20 {
+		t.Errorf("volume %+v", s)
+	}
+	checkReport(t, r)
 }
 
 func TestCarriageReturnsAndRestart(t *testing.T) {

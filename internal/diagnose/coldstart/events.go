@@ -24,6 +24,8 @@ type pod struct {
 	pull, pullWait, image            float64
 	hasPull, hasWait, hasImage       bool
 	cached, ran                      bool // ran: a container ran before
+	attached, firstStart, afterFirst float64
+	hasAttached, hasFirst, hasAfter  bool
 	list                             []diagnose.Event
 }
 
@@ -53,9 +55,27 @@ func readEvents(list []diagnose.Event) *pod {
 		p.moment(e, first)
 		p.message(e)
 	}
+	p.initContainers()
 	// Without a beginning the list shows some later part of a pod's life.
 	p.hasBegin = p.hasBegin && (p.hasScheduled || p.hasFailed || p.hasStarted || p.hasPull || p.hasPulling && !p.ran)
 	return p
+}
+
+// initContainers finds when the containers after the first one began: what lies
+// between is the time that init containers ran.
+func (p *pod) initContainers() {
+	for i := range p.list {
+		e := &p.list[i]
+		if !e.HasTime || !p.hasFirst || e.At <= p.firstStart {
+			continue
+		}
+		switch e.Reason {
+		case "Pulling", "Pulled", "Created":
+			if !p.hasAfter || e.At < p.afterFirst {
+				p.afterFirst, p.hasAfter = e.At, true
+			}
+		}
+	}
 }
 
 // starts reports whether an event belongs to the start of a pod, so that the clock
@@ -87,7 +107,14 @@ func (p *pod) moment(e *diagnose.Event, first float64) {
 	case "Created":
 		p.created, p.hasCreated = e.At, true
 	case "Started":
-		p.started, p.hasStarted = e.At, true
+		if !p.hasStarted || e.At > p.started {
+			p.started, p.hasStarted = e.At, true
+		}
+		if !p.hasFirst || e.At < p.firstStart {
+			p.firstStart, p.hasFirst = e.At, true
+		}
+	case "SuccessfulAttachVolume":
+		p.attached, p.hasAttached = e.At, true
 	case "Ready":
 		p.ready, p.hasReady = e.At, true
 	case "Unhealthy", "Killing", "BackOff":
@@ -143,12 +170,19 @@ func (p *pod) stages(r *Report) {
 		case p.hasBegin && p.scheduled > p.begin:
 			r.add("schedule", p.scheduled-p.begin, "", diagnose.Ev("created_to_scheduled", p.scheduled-p.begin, "s"))
 		}
-		if p.hasPulling && p.pulling >= p.scheduled {
+		if p.hasAttached && p.attached > p.scheduled+1 && (!p.hasPulling || p.attached <= p.pulling) {
+			r.add("volume_attach", p.attached-p.scheduled, "", diagnose.Ev("scheduled_to_attached", p.attached-p.scheduled, "s"))
+		}
+		if p.hasPulling && p.pulling >= p.scheduled && r.Stage("volume_attach") == nil {
 			r.add("schedule_to_pull", p.pulling-p.scheduled, "unexplained")
 			r.fact("schedule_to_pull_s", p.pulling-p.scheduled, "s")
 		}
 	}
 	p.pullStages(r)
+	if p.hasAfter && p.hasStarted && p.started >= p.afterFirst && p.afterFirst-p.firstStart >= 3 && !p.ran {
+		r.add("init_containers", p.afterFirst-p.firstStart, "", diagnose.Ev("first_container_to_next", p.afterFirst-p.firstStart, "s").From("events"))
+		r.fact("init_containers_s", p.afterFirst-p.firstStart, "s")
+	}
 	if p.hasEnP && p.hasStarted && p.started >= p.pulled {
 		r.add("container_start", p.started-p.pulled, "unexplained")
 		r.fact("container_start_s", p.started-p.pulled, "s")

@@ -43,6 +43,10 @@ func (r *Report) pull() {
 			if s.In == "" {
 				add(s.Name, v, "measured", "Keep the weights on a volume or in a node cache instead of downloading them at each start.", "")
 			}
+		case "init_containers":
+			add(s.Name, v, "measured", "Move what the init containers fetch onto a volume or a node cache that new replicas mount.", "")
+		case "volume_attach":
+			add(s.Name, v, "measured", "Use a local disk or a shared file system: a block volume has to be detached and attached.", "")
 		case "shard":
 			add(s.Name, v*0.6, "assumed: imports are the other part", "Keep the weights on a local disk or stream them.", "")
 		case "node_wait":

@@ -29,6 +29,7 @@ type line struct {
 	hasI  bool
 	year  bool // inner has a year
 	rel   bool // inner counts from the start of the process
+	trt   bool // TensorRT-LLM says that it wrote the line
 }
 
 // readLines takes a log apart. Carriage returns end a line as well: progress bars
@@ -45,10 +46,31 @@ func readLines(log string) []line {
 			}
 			l := line{no: no}
 			l.read(part, 0)
+			if !l.hasI && !l.hasO {
+				l.searchTime()
+			}
 			out = append(out, l)
 		}
 	}
 	return out
+}
+
+// searchTime looks for the engine's own time behind a prefix that is not known, such
+// as the pod's name that some collectors write first.
+func (l *line) searchTime() {
+	head := l.msg[:min(len(l.msg), 160)]
+	for i := 1; i+14 <= len(head); i++ {
+		if head[i] < '0' || head[i] > '9' || head[i-1] != ' ' && head[i-1] != '[' {
+			continue
+		}
+		t, n, year, ok := leadingTime(head[i:])
+		if !ok || n < 14 { // a time of day alone may be anything
+			continue
+		}
+		l.setInner(t, year)
+		l.msg = strings.TrimSpace(l.msg[:i-1] + l.msg[i+n:])
+		return
+	}
 }
 
 // stripANSI removes colour and cursor sequences.
@@ -279,7 +301,14 @@ func (l *line) peelBracket(s string) string {
 		return rest
 	}
 	switch strings.ToUpper(strings.TrimSpace(in)) {
-	case "INFO", "WARNING", "WARN", "ERROR", "DEBUG", "I", "W", "E", "TRT-LLM", "TENSORRT-LLM":
+	case "INFO", "WARNING", "WARN", "ERROR", "DEBUG", "I", "W", "E":
+		return rest
+	case "TRT-LLM", "TENSORRT-LLM":
+		l.trt = true
+		return rest
+	}
+	if strings.HasPrefix(in, "RANK ") && l.trt {
+		l.proc = in
 		return rest
 	}
 	return s

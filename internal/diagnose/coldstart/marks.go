@@ -111,6 +111,7 @@ var patterns = [...]pattern{
 	{"Loading weights time", kWeights, ": ", seconds},
 	{"weights loading time", kWeights, ": ", seconds},
 	{"Model loading took", kModel, "and ", seconds},
+	{"Model init total", kModel, "-- ", seconds},
 	{"Model loading took", kWeightsGB, "took ", size},
 	{"Loading model weights took", kWeightsGB, "took ", size},
 	{"model weights take", kWeightsGB, "take ", size},
@@ -308,7 +309,7 @@ func engineOf(lines []line, marks []mark) (engine, version string) {
 			return "tgi", version
 		case strings.Contains(m, "llama_model_loader") || strings.Contains(m, "load_tensors") || strings.Contains(m, "llama_context"):
 			return "llama.cpp", version
-		case strings.Contains(m, "TensorRT-LLM") || strings.Contains(m, "TRT-LLM"):
+		case lines[i].trt || strings.Contains(m, "TensorRT-LLM"):
 			return "tensorrt-llm", version
 		case strings.Contains(m, "Loading model weights took") || strings.Contains(m, "Model loading took") || strings.Contains(m, "torch.compile takes") || strings.Contains(m, "Graph capturing finished") || strings.Contains(m, "GPU blocks"):
 			return "vllm", version

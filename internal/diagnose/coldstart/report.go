@@ -177,6 +177,10 @@ func (r *Report) total(in *Input, ev *pod, lg *logInfo) {
 		total, from, r.Ready = lg.ready-ev.begin, "events and log", true
 	case in.Total > 0:
 		total, from, r.Ready = in.Total, "given", true
+	case ev.hasBegin && ev.relative && ev.hasStarted && lg.hasReady && lg.hasSpan:
+		// The two clocks cannot be compared: what lies between the start of the
+		// container and the first line is not in the total.
+		total, from, r.Ready = ev.started-ev.begin+lg.ready-lg.first, "events, then first line to ready", true
 	case ev.hasBegin && ev.relative:
 		total, from = -ev.begin, "events, so far"
 	case lg.hasSpan && lg.span > 0:
@@ -224,7 +228,7 @@ func (r *Report) order() {
 
 // stageOrder is the order in which stages are shown.
 var stageOrder = [...]string{
-	"node_wait", "schedule", "image_pull", "image_transfer", "image_queue", "starting", "process_start", "distributed_init", "p2p_check",
+	"node_wait", "schedule", "volume_attach", "image_pull", "image_transfer", "image_queue", "init_containers", "starting", "process_start", "distributed_init", "p2p_check",
 	"download", "model_loading", "weights", "shard", "init_engine", "profiling", "compile", "dynamo", "compile_cache_load", "kernel_warmup",
 	"graph_capture", "init_other", "warmup", "readiness", "unexplained", "schedule_to_pull", "container_start",
 }

@@ -115,11 +115,11 @@ func fromTable(t *diagnose.Table) []decision {
 		endpoint, path, session, prefix, router, policy, kind, group, prompt, cached, predicted, blocks, matched,
 		ttft, e2e, status, age, weight, zero, picker, mode, id int
 	}{
-		col("endpoint", "replica", "chosen", "pod", "backend", "server", "upstream", "picked", "worker"), col("path", "url", "api", "surface", "endpoint_path"),
+		col("endpoint", "replica", "chosen", "pod", "backend", "server", "upstream", "picked", "worker", "pod_name", "replica_id", "backend_id", "target", "instance", "selected", "destination"), col("path", "url", "api", "surface", "endpoint_path"),
 		col("session", "session_id", "conversation", "conversation_id", "user"), col("prefix", "prefix_hash", "prefix_id", "prompt_hash", "system_prompt"),
 		col("router", "gateway", "router_id", "router_instance", "via"), col("policy", "algorithm"), col("kind", "outcome"), col("case", "group", "model", "pool"),
-		col("prompt_tokens", "input_tokens", "isl"), col("cached_tokens", "cache_hit_tokens", "observed_cached_tokens", "cached"),
-		col("predicted_cached_tokens", "predicted_cached", "expected_cached_tokens"), col("request_blocks", "blocks", "prompt_blocks"),
+		col("prompt_tokens", "input_tokens", "isl", "num_prompt_tokens"), col("cached_tokens", "cache_hit_tokens", "observed_cached_tokens", "cached", "num_cached_tokens", "hit_tokens"),
+		col("predicted_cached_tokens", "predicted_cached", "expected_cached_tokens", "predicted_tokens", "matched_tokens"), col("request_blocks", "blocks", "prompt_blocks"),
 		col("cache_hits_all_workers", "matched_blocks", "cache_hits", "overlap_blocks", "hit_blocks"),
 		col("ttft_ms", "ttft"), col("e2e_ms", "latency_ms", "duration_ms", "e2e"), col("status", "code", "http_status"),
 		col("snapshot_age_ms", "scrape_age_ms", "age_ms"), col("decisions", "count", "requests", "n"), col("zero_block_decisions", "zero_blocks", "zero"),
