@@ -22,8 +22,10 @@ type Bootstrap struct {
 	// NoResponseBodies asks for no response bodies: cheaper, and a picker that
 	// dies cuts no answer, but it sees neither usage nor the end of a stream.
 	NoResponseBodies bool
-	IdleTimeout      time.Duration // per stream; bounds a picker that hangs. Default 5 m
-	Retries          int           // over the ordered list of endpoints; default 2
+	// IdleTimeout of a stream bounds what hangs at a frozen picker: the request, and
+	// once more the answer that says so. Default 5 m.
+	IdleTimeout time.Duration
+	Retries     int // over the ordered list of endpoints; default 2
 }
 
 // bootstrapTemplate holds only what makes the promises true; see the comments in
@@ -61,25 +63,30 @@ static_resources:
               "@type": type.googleapis.com/envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation
               mutations:
               - remove: x-gateway-destination-endpoint
+              # ext_proc removes content-length before the route is chosen.
+              - remove: x-body-length
+              - append: {header: {key: x-body-length, value: "%REQ(content-length)%"}, append_action: OVERWRITE_IF_EXISTS_OR_ADD}
           route_config:
             name: inference
+            request_headers_to_remove: [x-body-length]
             virtual_hosts:
             - name: inference
               domains: ["*"]
               request_body_buffer_limit: 33554432  # above the largest prompt, else a retry of a long one ends in 507
               routes:
-              # Envoy doubles the body of a request that has trailers where its route
-              # has a retry policy; so those that announce trailers get none.
-              - match: {prefix: "/", headers: [{name: trailer, present_match: true}]}
-                route: {cluster: pool, timeout: 0s, idle_timeout: {{.Idle}}s}
-              - match: {prefix: "/", headers: [{name: te, string_match: {contains: trailers}}]}
-                route: {cluster: pool, timeout: 0s, idle_timeout: {{.Idle}}s}
-              - match: {prefix: "/"}
-                route:
+              # Envoy doubles the body of a request that has trailers where its route has
+              # a retry policy. A body of known length has none, so only those are tried
+              # again at the next endpoint of the list.
+              - match: {prefix: "/", headers: [{name: x-body-length, present_match: true}]}
+                route: &again
                   cluster: pool
                   timeout: 0s
                   idle_timeout: {{.Idle}}s
                   retry_policy: {retry_on: "connect-failure,refused-stream,reset-before-request", num_retries: {{.Retries}}}
+              - match: {prefix: "/", headers: [{name: ":method", string_match: {exact: GET}}]}
+                route: *again
+              - match: {prefix: "/"}
+                route: {cluster: pool, timeout: 0s, idle_timeout: {{.Idle}}s}
           http_filters:
           - name: envoy.filters.http.ext_proc
             typed_config:
@@ -146,7 +153,8 @@ static_resources:
         explicit_http_config: {http2_protocol_options: {}}
     # Without the health check and a panic threshold of 0 a request that has a body
     # fails with 500 while the picker is down, whatever the failure mode says.
-    common_lb_config: {healthy_panic_threshold: {value: 0}}
+    # Without the merge window of 0 a change of health takes up to a second more.
+    common_lb_config: {healthy_panic_threshold: {value: 0}, update_merge_window: 0s}
     health_checks:
     - timeout: 1s
       interval: 1s

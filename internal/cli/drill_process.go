@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/extproc"
+)
+
+// foreignPicker is a process that somebody else started.
+type foreignPicker struct {
+	pid     int
+	restart string
+}
+
+func (p *foreignPicker) signal(s syscall.Signal) error { return syscall.Kill(p.pid, s) }
+
+func (p *foreignPicker) Terminate() error { return p.signal(syscall.SIGTERM) }
+func (p *foreignPicker) Kill() error      { return p.signal(syscall.SIGKILL) }
+func (p *foreignPicker) Freeze() error    { return p.signal(syscall.SIGSTOP) }
+func (p *foreignPicker) Thaw() error      { return p.signal(syscall.SIGCONT) }
+
+// Start runs the command of the user, which may print the new process id.
+func (p *foreignPicker) Start() error {
+	if p.restart == "" {
+		return nil
+	}
+	out, err := exec.Command("sh", "-c", p.restart).Output()
+	if err != nil {
+		return fmt.Errorf("--restart-command: %w", err)
+	}
+	var pid int
+	if n, _ := fmt.Sscan(string(out), &pid); n == 1 && pid > 1 {
+		p.pid = pid
+	}
+	return nil
+}
+
+// child is a process of the drill.
+type child struct {
+	args []string
+	log  *os.File
+	cmd  *exec.Cmd
+}
+
+func (c *child) Start() error {
+	c.cmd = exec.Command(c.args[0], c.args[1:]...)
+	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
+	return c.cmd.Start()
+}
+
+func (c *child) signal(s os.Signal, wait bool) error {
+	if err := c.cmd.Process.Signal(s); err != nil {
+		return err
+	}
+	if wait {
+		go c.cmd.Wait() //nolint:errcheck // it was told to end
+	}
+	return nil
+}
+
+func (c *child) Terminate() error { return c.signal(syscall.SIGTERM, true) }
+func (c *child) Kill() error      { return c.signal(syscall.SIGKILL, true) }
+func (c *child) Freeze() error    { return c.signal(syscall.SIGSTOP, false) }
+func (c *child) Thaw() error      { return c.signal(syscall.SIGCONT, false) }
+
+// pickerChild waits for its predecessor's port before it starts.
+type pickerChild struct {
+	*child
+	addr string
+}
+
+func (p *pickerChild) Start() error {
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		l, err := net.Listen("tcp", p.addr)
+		if err == nil {
+			l.Close()
+			return p.child.Start()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the picker that was stopped still has its port: %w", err)
+		}
+	}
+}
+
+// drillModel is what the replicas of a local drill serve.
+const drillModel = "drill"
+
+// localPool are the processes of a local drill.
+type localPool struct {
+	dir, self string
+	children  []*child
+	outsider  net.Listener
+}
+
+func (l *localPool) stop() {
+	for _, c := range l.children {
+		if c.cmd != nil && c.cmd.Process != nil {
+			_ = c.cmd.Process.Signal(syscall.SIGCONT)
+			_ = c.cmd.Process.Kill()
+			_ = c.cmd.Wait()
+		}
+		c.log.Close()
+	}
+	if l.outsider != nil {
+		l.outsider.Close()
+	}
+	os.RemoveAll(l.dir)
+}
+
+// start starts a process; its output goes to a file.
+func (l *localPool) start(name string, args ...string) (*child, error) {
+	log, err := os.Create(filepath.Join(l.dir, name+".log"))
+	if err != nil {
+		return nil, err
+	}
+	c := &child{args: args, log: log}
+	l.children = append(l.children, c)
+	return c, c.Start()
+}
+
+// startLocal starts replicas, a picker and two Envoys. stop ends them, also after
+// an error.
+func (d *drill) startLocal(ctx context.Context, f *drillFlags) (stop func(), err error) {
+	l := &localPool{}
+	if l.dir, err = os.MkdirTemp("", "penstock-drill-"); err != nil {
+		return func() {}, err
+	}
+	if l.self, err = os.Executable(); err != nil {
+		return l.stop, err
+	}
+	if l.outsider, d.hits, err = listenOutsider(); err != nil {
+		return l.stop, err
+	}
+	d.forbidden, d.model, d.cluster = l.outsider.Addr().String(), drillModel, "picker"
+	addr := freeAddr()
+	picker := []string{l.self, "epp", "--epp", addr, "--admin", freeAddr(), "--scrape-interval", "300ms", "--model", drillModel}
+	var endpoints []string
+	for i := range 3 {
+		a := freeAddr()
+		if _, err := l.start(fmt.Sprintf("replica-%d", i), l.self, "replica", "--model", drillModel, "--listen", a, "--speed", "3"); err != nil {
+			return l.stop, err
+		}
+		endpoints = append(endpoints, a)
+		picker = append(picker, "--replica", "http://"+a)
+	}
+	p, err := l.start("picker", picker...)
+	if err != nil {
+		return l.stop, err
+	}
+	d.picker = &pickerChild{child: p, addr: addr}
+	for _, open := range []bool{false, true} {
+		e, args, err := localEnvoy(l.dir, f.local, extproc.Bootstrap{Listen: freeAddr(), Admin: freeAddr(),
+			Pickers: []string{addr}, Endpoints: endpoints, FailOpen: open, IdleTimeout: cmp.Or(f.idle, 4*time.Second)})
+		if err != nil {
+			return l.stop, err
+		}
+		if _, err := l.start(e.name, args...); err != nil {
+			return l.stop, failf("--local takes the path of an Envoy binary", "%v", err)
+		}
+		d.envoys = append(d.envoys, e)
+	}
+	return l.stop, ctx.Err()
+}
+
+func localEnvoy(dir, binary string, b extproc.Bootstrap) (*drillEnvoy, []string, error) {
+	e := &drillEnvoy{name: mode(b.FailOpen), url: "http://" + b.Listen, admin: "http://" + b.Admin, failOpen: b.FailOpen, idle: b.IdleTimeout}
+	y, err := b.YAML()
+	if err != nil {
+		return nil, nil, err
+	}
+	file := filepath.Join(dir, e.name+".yaml")
+	if err := os.WriteFile(file, y, 0o600); err != nil {
+		return nil, nil, err
+	}
+	return e, []string{binary, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "error"}, nil
+}
+
+// listenOutsider is a server outside of the pool that counts who reaches it.
+func listenOutsider() (net.Listener, func() int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	var n atomic.Int64
+	s := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.Add(1) })}
+	go func() {
+		if err := s.Serve(l); errors.Is(err, http.ErrServerClosed) {
+			return
+		}
+	}()
+	return l, func() int { return int(n.Load()) }, nil
+}
+
+// freeAddr is an address of this machine whose port is free now.
+func freeAddr() string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
