@@ -22,6 +22,7 @@ class Backend(socketserver.ThreadingTCPServer):
         self.addr, self.model = addr, model
         self.requests, self.left = [], []  # what was asked, and of which the client left
         self.open = set()
+        self.metrics_fail = False
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def close(self):
@@ -66,6 +67,8 @@ class Handler(socketserver.StreamRequestHandler):
             headers.append((k.lower(), v.strip()))
         path, _, query = target.partition("?")
         ask = {k: v[0] for k, v in urllib.parse.parse_qs(query).items()}
+        if path == "/metrics" and self.server.metrics_fail:
+            return self.answer(500, b"", "text/plain")
         if method == "GET":
             body = {"/v1/models": json.dumps({"object": "list", "data": [{"id": self.server.model, "object": "model"}]}),
                     "/metrics": 'vllm:num_requests_running{engine="0"} 0\nvllm:num_requests_waiting{engine="0"} 0\n'}.get(path, "")

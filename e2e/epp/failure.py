@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What clients see while the picker is killed, frozen, drained or replaced."""
+import json
+import os
 import signal
+import subprocess
 import threading
 import time
 
-from rig import Envoy, Load, Picker, Raw, case, chat, poll, post, tally
+from rig import ENVOY, MODEL, PENSTOCK, Envoy, Load, Picker, Raw, case, chat, poll, post, tally
 
 
 def statuses(seen):
@@ -199,3 +202,78 @@ def rolling_restart(rig):
     envoy.proc.kill()
     assert statuses(load.seen) == {200}, tally(load.seen)
     return f"{tally(load.seen)}; picks since the restart {picks[0]:.0f} and {picks[1]:.0f}"
+
+
+@case
+def signals_go_stale(rig):
+    """Replicas whose metrics stop are picked by own accounting, and the metrics say so."""
+    def blind():
+        return rig.picker.metric('penstock_epp_picks_total{basis="own_accounting"}')
+    settled(rig)
+    for _ in range(5):
+        assert post(rig.closed.addr, chat(model="probe"))[0] == 200
+    before = blind()
+    for p in rig.probes:
+        p.metrics_fail = True
+    try:
+        poll("picks without signals", lambda: post(rig.closed.addr, chat(model="probe"))[0] == 200 and blind() > before, 20, 0.5)
+        seen = [(0, 0, post(rig.closed.addr, chat(model="probe"))[0]) for _ in range(20)]
+    finally:
+        for p in rig.probes:
+            p.metrics_fail = False
+    assert tally(seen) == "20 x 200", tally(seen)
+    assert blind() - before >= 20, blind() - before
+    last = {r["server"] for r in rig.probes[0].requests[-10:] + rig.probes[1].requests[-10:]}
+    assert len(last) == 2, "own accounting still spreads"
+    poll("picks with signals again", lambda: post(rig.closed.addr, chat(model="probe"))[0] == 200
+         and rig.picker.metric('penstock_epp_picks_total{basis="signals"}') > 0)
+    return "20 of 20 answered, counted as picks by own accounting"
+
+
+@case
+def drill(rig):
+    """`penstock drill epp --local` proves both failure modes and the alerts."""
+    out = subprocess.run([PENSTOCK, "drill", "epp", "--local", ENVOY, "-o", "json"], capture_output=True, text=True)
+    rep = json.loads(out.stdout)
+    bad = [f"{s['step']} {s['envoy']}: {s.get('why')}" for s in rep["steps"] if not s["holds"]]
+    assert out.returncode == 0 and not bad and len(rep["steps"]) == 6, bad or out.stderr
+    assert all("PickerUnhealthy" in s["alerts"] for s in rep["steps"])
+    return "stop, freeze and kill hold in both modes, and the alerts fire"
+
+
+@case
+def drill_finds_void_fail_open(rig):
+    """An Envoy as people configure it: no health check of the picker. The drill says so."""
+    def without_health_check(y):
+        head, _, rest = y.partition("    common_lb_config: {healthy_panic_threshold")
+        _, _, rest = rest.partition("    circuit_breakers: {thresholds: [{max_connections: 40000, max_requests: 40000, max_pending")
+        return head + "    circuit_breakers: {thresholds: [{max_connections: 40000, max_requests: 40000, max_pending" + rest
+    picker = Picker(rig, rig.config, "picker-drilled")
+    picker.ready()
+    envoy = Envoy(rig, "envoy-void", [picker], rig.endpoints, "--fail-open", "--idle-timeout", "3s", edit=without_health_check)
+    poll("a request passes", lambda: post(envoy.addr, chat())[0] == 200)
+    restart = rig.path("restart.sh")
+    with open(restart, "w") as f:
+        f.write(f"""while kill -0 $1 2>/dev/null && [ "$(cut -d' ' -f3 /proc/$1/stat)" != Z ]; do sleep 0.1; done
+{PENSTOCK} epp --config {rig.config} --epp {picker.addr} --admin {picker.admin} >>{picker.proc.log} 2>&1 </dev/null &
+echo $! | tee {rig.path("pid")}
+""")
+    with open(rig.path("pid"), "w") as f:
+        f.write(str(picker.proc.pid))
+    try:
+        out = subprocess.run([PENSTOCK, "drill", "epp", "--envoy", envoy.addr, "--envoy-admin", envoy.admin, "--fail-open",
+                              "--picker-pid", str(picker.proc.pid), "--restart-command", f"sh {restart} $(cat {rig.path('pid')})",
+                              "--model", MODEL, "--idle-timeout", "3s", "--limit", "4s", "--watch", "1s", "--yes", "-o", "json"],
+                             capture_output=True, text=True)
+    finally:
+        with open(rig.path("pid")) as f:
+            last = int(f.read())
+        try:
+            os.kill(last, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        envoy.proc.kill()
+    assert out.returncode == 3, f"exit {out.returncode}: {out.stderr}"
+    killed = next(s for s in json.loads(out.stdout)["steps"] if s["step"] == "kill")
+    assert not killed["holds"] and "health check" in killed["why"], killed
+    return "exit 3: " + killed["why"][:120]

@@ -130,7 +130,7 @@ class Picker:
         self.proc.kill(sig, wait)
 
     def metric(self, name):
-        """The sum of a series over its labels."""
+        """A series, or the sum over its labels where the name has none."""
         text = get(self.admin, "/metrics")[1].decode()
         found = re.findall(r"^" + re.escape(name) + r"(?:\{[^}]*\})? ([0-9.e+]+)$", text, re.M)
         assert found, f"no series {name}"

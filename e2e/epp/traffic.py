@@ -212,13 +212,15 @@ def body_sizes(rig):
 def trailers(rig):
     """Trailers end a request as well as a body's end, and pass both ways."""
     b = json.dumps(chat(model="probe")).encode()
-    r = Raw(rig.closed.addr, b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-            b"transfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n%x\r\n%s\r\n0\r\nx-sum: 7\r\n\r\n" % (len(b), b), timeout=10)
-    status, _ = r.head()
-    seen = json.loads(b"".join(r.chunks()))
-    r.close()
-    assert status == 200 and seen["bytes"] == len(b), f"{seen['bytes']} bytes arrived of {len(b)}"
-    assert seen["trailers"].get("x-sum") == "7", seen["trailers"]
+    for announced in (b"", b"trailer: x-sum\r\n", b"x-body-length: 5\r\n"):
+        r = Raw(rig.closed.addr, b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                b"transfer-encoding: chunked\r\n%s\r\n%x\r\n%s\r\n0\r\nx-sum: 7\r\n\r\n" % (announced, len(b), b), timeout=10)
+        status, _ = r.head()
+        seen = json.loads(b"".join(r.chunks()))
+        r.close()
+        assert status == 200 and seen["bytes"] == len(b), f"{seen['bytes']} bytes arrived of {len(b)}"
+        assert seen["trailers"].get("x-sum") == "7", seen["trailers"]
+        assert "x-body-length" not in dict(seen["headers"]), "a header of the configuration's own reached the engine"
     r = Raw.post(rig.closed.addr, chat(model="probe"), path="/v1/chat/completions?trailer=1", headers="te: trailers\r\n", timeout=10)
     status, _ = r.head()
     body = b"".join(r.chunks())
@@ -281,3 +283,12 @@ def conformance(rig):
     assert out.returncode == 0 and not bad, f"exit {out.returncode}: {bad}"
     assert len(rep["checks"]) >= 25
     return f"{rep['passed']} checks passed against {len(rep['endpoints'])} endpoints"
+
+
+@case
+def written_configuration(rig):
+    """What `envoy bootstrap` writes has none of the faults that `lint` knows."""
+    out = subprocess.run([PENSTOCK, "lint", rig.path("envoy-open.yaml"), rig.path("envoy-closed.yaml"), "-o", "json"],
+                         capture_output=True, text=True)
+    assert out.returncode == 0, out.stdout[:1000] + out.stderr
+    return "no finding in either failure mode"
