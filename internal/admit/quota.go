@@ -85,7 +85,7 @@ type account struct {
 	// leased says that a store keeps the limit and level is what it lent: nothing
 	// refills it here.
 	leased bool
-	wanted int64 // that a reservation lacked since the last Lend
+	wanted Wanted
 }
 
 // refill brings an account to now. A clock that goes back changes nothing.
@@ -139,6 +139,11 @@ func (c Calendar) start(t fleet.Time) fleet.Time {
 		d = 1
 	}
 	return fleet.Time(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).UnixNano())
+}
+
+// Start returns when the period that holds t began.
+func (c Calendar) Start(t time.Time) time.Time {
+	return time.Unix(0, int64(c.start(fleet.At(t)))).UTC()
 }
 
 // end returns when it ends.

@@ -82,7 +82,8 @@ func (q *Quotas) Reserve(now fleet.Time, accounts []int32, most Usage, p Price) 
 			continue
 		}
 		if a.leased {
-			a.wanted = max(a.wanted, max(need, 1)-a.level)
+			a.wanted.One = max(a.wanted.One, max(need, 1)-a.level)
+			a.wanted.All += max(need, 1)
 		}
 		r := &Refusal{Account: i, Rule: a.rule, Need: need, Left: a.level}
 		if need <= a.rule.Limit {
@@ -224,11 +225,23 @@ func (q *Quotas) Leased(i int32) {
 // back.
 func (q *Quotas) Lend(i int32, amount int64) {
 	q.accounts[i].level += amount
-	q.accounts[i].wanted = 0
 }
 
-// Wanted returns what reservations lacked since the last Lend.
-func (q *Quotas) Wanted(i int32) int64 { return q.accounts[i].wanted }
+// Wanted is what reservations on a leased account lacked.
+type Wanted struct {
+	One int64 // the largest of them
+	All int64 // all of them together
+}
+
+// HasWanted reports whether a reservation lacked anything.
+func (q *Quotas) HasWanted(i int32) bool { return q.accounts[i].wanted.One > 0 }
+
+// TakeWanted returns what reservations lacked since it was last asked.
+func (q *Quotas) TakeWanted(i int32) Wanted {
+	w := q.accounts[i].wanted
+	q.accounts[i].wanted = Wanted{}
+	return w
+}
 
 // Cap returns how many tokens of output to reserve: the least of what the client
 // asked for at most, the policy's cap, and what answers have taken before. Values

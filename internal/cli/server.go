@@ -379,6 +379,7 @@ func (s *server) Run(ctx context.Context) error {
 		wg.Go(func() { _ = p.observer.Run(watch) })
 	}
 	wg.Go(func() { s.watchKeys(watch) })
+	wg.Go(func() { s.meter.Run(watch) })
 	broken := make(chan error, 3)
 	gw := gateway.NewServer(s.front.h, s.tls, s.log)
 	serve := func(name string, run func() error) {

@@ -3,7 +3,11 @@
 package cli
 
 import (
+	"crypto/tls"
 	"math"
+	"net"
+	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -69,17 +73,39 @@ func limitRules(l *config.Limit) []share.Limit {
 
 // newMeter makes the meter of a server.
 func (s *server) newMeter() *share.Meter {
-	return share.NewMeter(share.Options{
+	o := share.Options{
 		Policy: quotaPolicy(s.cfg), Clock: s.clock,
 		Log: func(msg string, args ...any) { s.log.Warn(msg, args...) },
-	})
+	}
+	if addr := s.cfg.Share.Redis; addr != "" {
+		o.Store = share.NewRedis(redisOptions(addr))
+	}
+	return share.NewMeter(o)
+}
+
+// redisOptions reads host:port or redis://host:port/db; rediss:// speaks TLS.
+func redisOptions(addr string) share.RedisOptions {
+	u, err := url.Parse(addr)
+	if err != nil || u.Host == "" {
+		return share.RedisOptions{Addr: addr}
+	}
+	o := share.RedisOptions{Addr: u.Host}
+	if u.Port() == "" {
+		o.Addr = net.JoinHostPort(u.Hostname(), "6379")
+	}
+	o.DB, _ = strconv.Atoi(strings.Trim(u.Path, "/")) // no number is database 0
+	if u.Scheme == "rediss" {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+	}
+	return o
 }
 
 // quotaCollector shows the limits of tenants. Those of single keys are left out:
 // keys come and go, and each would be a series.
 type quotaCollector struct {
-	m                            *share.Meter
-	left, limit, charged, opened *prometheus.Desc
+	m                             *share.Meter
+	left, limit, charged, opened  *prometheus.Desc
+	up, failures, borrowed, peers *prometheus.Desc
 }
 
 func newQuotaCollector(m *share.Meter) *quotaCollector {
@@ -88,17 +114,21 @@ func newQuotaCollector(m *share.Meter) *quotaCollector {
 		return prometheus.NewDesc("penstock_quota_"+name, help, l, nil)
 	}
 	return &quotaCollector{
-		m:       m,
-		left:    desc("left", "What is left of a limit here; negative: debt. Budgets in units of currency.", labels),
-		limit:   desc("limit", "The limit. Budgets in units of currency.", labels),
-		charged: desc("charged_total", "What was charged here since the start. Budgets in units of currency.", labels),
-		opened:  desc("reservations_open", "Requests that hold a reservation.", nil),
+		m:        m,
+		left:     desc("left", "What is left of a limit here; negative: debt. Budgets in units of currency.", labels),
+		limit:    desc("limit", "The limit. Budgets in units of currency.", labels),
+		charged:  desc("charged_total", "What was charged here since the start. Budgets in units of currency.", labels),
+		up:       desc("store_up", "1 while the store of quotas answers.", nil),
+		failures: desc("store_failures_total", "Exchanges with the store that failed.", nil),
+		borrowed: desc("store_borrowed", "Units in use that the store did not lend: taken while it was away.", nil),
+		peers:    desc("store_gateways", "Gateways that the store heard lately.", nil),
+		opened:   desc("reservations_open", "Requests that hold a reservation.", nil),
 	}
 }
 
 // Describe tells the series.
 func (c *quotaCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.left, c.limit, c.charged, c.opened} {
+	for _, d := range []*prometheus.Desc{c.left, c.limit, c.charged, c.opened, c.up, c.failures, c.borrowed, c.peers} {
 		out <- d
 	}
 }
@@ -107,6 +137,16 @@ func (c *quotaCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *quotaCollector) Collect(out chan<- prometheus.Metric) {
 	st := c.m.Stats()
 	out <- prometheus.MustNewConstMetric(c.opened, prometheus.GaugeValue, float64(st.Open))
+	if s := st.Store; s.Used {
+		up := 0.0
+		if s.Up {
+			up = 1
+		}
+		out <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up)
+		out <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, float64(s.Failures))
+		out <- prometheus.MustNewConstMetric(c.borrowed, prometheus.GaugeValue, float64(s.Borrowed))
+		out <- prometheus.MustNewConstMetric(c.peers, prometheus.GaugeValue, float64(s.Gateways))
+	}
 	for i := range st.Balances {
 		b := &st.Balances[i]
 		p := strings.Split(b.Name, "|")

@@ -301,7 +301,7 @@ var priceObject = &object{name: "a price", id: "model", fields: []field{
 var shareObject = &object{name: "share", fields: []field{
 	text("peers", "auto, off, or addresses of other routers, comma-separated.", func(s *Share) *string { return &s.Peers }, def("auto"), later(needsShare)),
 	text("redis", "Redis or Valkey, host:port or a redis:// URL without credentials.", func(s *Share) *string { return &s.Redis },
-		checked(checkRedis), later(needsShare)),
+		checked(checkRedis)),
 }}
 
 var journalObject = &object{name: "journal", fields: []field{

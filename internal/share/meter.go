@@ -161,7 +161,7 @@ func (m *Meter) Reserve(ctx context.Context, a Ask) (*Lease, *Refused) {
 	}
 	price := policy.price(a.Model)
 	id, no := m.q.Reserve(now, accounts, most, price)
-	for tries := 0; no != nil && m.remote != nil && tries < 3; tries++ {
+	for tries := 0; no != nil && m.remote != nil && tries < maxTries; tries++ {
 		if !m.remote.lend(ctx, accounts) { // unlocks while it asks
 			break
 		}
@@ -275,9 +275,6 @@ func (l *Lease) Settle(u admit.Usage, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.q.Settle(m.o.Clock(), l.id, u)
-	if m.remote != nil {
-		m.remote.used(u)
-	}
 	if whole && u.Output > 0 {
 		h := m.lengths[l.model]
 		if h == nil {
