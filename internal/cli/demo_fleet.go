@@ -30,7 +30,7 @@ const (
 	demoProfile   = "llama-3.1-8b-rtx4090"
 	demoPool      = "demo"
 
-	demoUsers = 24
+	demoUsers = 32
 	// demoShare is the part of the prompt tokens that was sent before, and what the
 	// conversations are made for; see demoTraffic.
 	demoShare = 0.70
