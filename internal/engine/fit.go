@@ -49,53 +49,104 @@ func Fit(start Profile, rows []Row) (Fitted, error) {
 	if err != nil {
 		return Fitted{}, err
 	}
-	all := runs{rows: rows, until: math.Inf(1)}
+	all := newRuns(rows)
+	return all.fit(start)
+}
+
+// Held says how well a fitted profile predicts the half of the rows that it was not
+// fitted to.
+type Held struct {
+	Rows      int     // in the half
+	E2EError  float64 // mean of |predicted-measured|/measured of the end-to-end time
+	TTFTError float64 // error of the mean time to first token, signed share
+	TTFTEach  float64 // mean of |predicted-measured|/measured of the time to first token
+}
+
+// heldBlock is how many rows in a row belong to one half, at most. Blocks keep
+// requests that share steps together; many of them let both halves see each load.
+const heldBlock = 25
+
+// FitHalf fits as Fit does to one half of the rows and predicts the other. The rows
+// take turns by blocks of up to 25 in the order of arrival. All of them are played,
+// since they share the replica; only those of the half count in the fit.
+func FitHalf(start Profile, rows []Row) (Fitted, Held, error) {
+	rows, err := checkRows(rows)
+	if err != nil {
+		return Fitted{}, Held{}, err
+	}
+	if len(rows) < 2*fitLeast {
+		return Fitted{}, Held{}, fmt.Errorf("%d rows, at least %d are needed to hold out a half", len(rows), 2*fitLeast)
+	}
+	a := newRuns(rows)
+	a.block, a.half = max(1, min(heldBlock, len(a.rows)/8)), 1
+	b := a
+	b.half = 2
+	f, err := a.fit(start)
+	if err != nil {
+		return Fitted{}, Held{}, err
+	}
+	g := b.predict(f.Profile)
+	return f, Held{Rows: b.scored(), E2EError: g.e2e, TTFTError: g.ttft, TTFTEach: g.ttftEach}, nil
+}
+
+// newRuns takes the first fitRows of rows in the order of arrival.
+func newRuns(rows []Row) runs {
 	if len(rows) > fitRows {
-		all = runs{rows: rows[:fitRows], until: rows[fitRows].Arrival}
+		return runs{rows: rows[:fitRows], until: rows[fitRows].Arrival}
 	}
-	if all.scored() < fitLeast {
-		return Fitted{}, fmt.Errorf("of the first %d rows only %d end before the next one arrives; rows of several replicas?", fitRows, all.scored())
+	return runs{rows: rows, until: math.Inf(1)}
+}
+
+func (f *runs) fit(start Profile) (Fitted, error) {
+	if n := f.scored(); n < fitLeast {
+		return Fitted{}, fmt.Errorf("of the first %d rows only %d end before the next one arrives; rows of several replicas?", fitRows, n)
 	}
-	if need := longest(rows); start.Blocks()*start.BlockTokens < need {
+	if need := longest(f.rows); start.Blocks()*start.BlockTokens < need {
 		return Fitted{}, fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", start.Name, start.KVTokens, need)
 	}
 	loss := func(x [5]float64) float64 {
 		p := start
 		setCoefficients(&p, x)
-		e2e, ttft := all.predict(p)
-		return e2e + 0.05*math.Abs(ttft)
+		g := f.predict(p)
+		return g.e2e + 0.05*math.Abs(g.ttft)
 	}
-	x := descend(all.resolve(start, loss), loss)
+	x := descend(f.resolve(start, loss), loss)
 	// There are several valleys; the profile to start from may lie in a better one.
 	if y := descend(coefficients(&start), loss); loss(y) < loss(x) {
 		x = y
 	}
-	f := Fitted{Profile: start, Rows: all.scored()}
-	setCoefficients(&f.Profile, x)
-	f.E2EError, f.TTFTError = all.predict(f.Profile)
+	out := Fitted{Profile: start, Rows: f.scored()}
+	setCoefficients(&out.Profile, x)
+	g := f.predict(out.Profile)
+	out.E2EError, out.TTFTError = g.e2e, g.ttft
 	for i := range x {
 		y, p := x, start
 		y[i] *= 1.25
 		setCoefficients(&p, y)
-		e, _ := all.predict(p)
-		f.Weight[i] = e - f.E2EError
+		out.Weight[i] = f.predict(p).e2e - out.E2EError
 	}
-	return f, nil
+	return out, nil
 }
 
 // runs are the rows that a fit plays. Those that end after until met requests that are
-// left out, so they are played and not scored.
+// left out, so they are played and not scored; neither are those of the other half.
 type runs struct {
 	rows  []Row
 	until float64
+	block int // rows a block; 0: all rows score
+	half  int // 1: the blocks at even places score, 2: those at odd ones
 }
 
-func (f *runs) scores(r *Row) bool { return r.Arrival+r.E2E < f.until }
+// scores reports whether row i counts.
+func (f *runs) scores(i int) bool {
+	r := &f.rows[i]
+	return r.Arrival+r.E2E < f.until && (f.block == 0 || i/f.block%2 == f.half-1)
+}
 
 func (f *runs) scored() int {
 	n := 0
 	for i := range f.rows {
-		if f.scores(&f.rows[i]) {
+		if f.scores(i) {
 			n++
 		}
 	}
@@ -154,7 +205,7 @@ func (f *runs) decodeFit() [5]float64 {
 	for i := range rows {
 		a := &rows[i]
 		from, to := a.Arrival+a.TTFT, a.Arrival+a.E2E
-		if a.Output < 2 || to <= from || !f.scores(a) {
+		if a.Output < 2 || to <= from || !f.scores(i) {
 			continue
 		}
 		eq := [6]float64{0: float64(a.Output - 1), 5: to - from}
@@ -259,7 +310,7 @@ func (f *runs) scheduleEquations(p Profile) [][6]float64 {
 			work := c.work()
 			for _, e := range ev {
 				r, b := &rows[e.Seq], &begins[e.Seq]
-				if !f.scores(r) {
+				if !f.scores(int(e.Seq)) {
 					continue
 				}
 				measured := r.E2E
@@ -356,11 +407,13 @@ func leastSquares(eqs [][6]float64, use [5]bool) [5]float64 {
 	return x
 }
 
-// predict plays the rows on a replica of p and returns the mean relative error of the
-// end-to-end time and the error of the mean time to first token.
-func (f *runs) predict(p Profile) (e2e, ttft float64) {
+// gap is how far predictions are from what was measured; see Held.
+type gap struct{ e2e, ttft, ttftEach float64 }
+
+// predict plays the rows on a replica of p and returns the errors of those that count.
+func (f *runs) predict(p Profile) gap {
 	rows := f.rows
-	scored := 0.0
+	var e2e, ttft, scored, started float64
 	c := NewCore(p, CoreOptions{})
 	at := func(s float64) fleet.Time { return fleet.Time((s - rows[0].Arrival) * 1e9) }
 	var ev []Event
@@ -369,13 +422,15 @@ func (f *runs) predict(p Profile) (e2e, ttft float64) {
 		ev = c.Advance(now, ev[:0])
 		for _, e := range ev {
 			r := &rows[e.Seq]
-			if !f.scores(r) {
+			if !f.scores(int(e.Seq)) {
 				continue
 			}
 			switch s := e.At.Seconds(at(r.Arrival)); e.Kind {
 			case EventFirstToken:
 				got += s
 				want += r.TTFT
+				ttft += math.Abs(s-r.TTFT) / r.TTFT
+				started++
 			case EventFinished:
 				e2e += math.Abs(s-r.E2E) / r.E2E
 				scored++
@@ -387,7 +442,7 @@ func (f *runs) predict(p Profile) (e2e, ttft float64) {
 		c.Submit(at(r.Arrival), Seq{ID: uint64(i), PromptTokens: r.Prompt, OutputTokens: r.Output, Known: r.Cached})
 	}
 	take(fleet.Never - 1)
-	return e2e / scored, got/want - 1
+	return gap{e2e / scored, got/want - 1, ttft / started}
 }
 
 // descend looks for a lower loss by changing one coefficient, or two against each

@@ -101,3 +101,36 @@ func TestFitRefuses(t *testing.T) {
 		}
 	}
 }
+
+// TestFitHalf fits one half of measured runs and predicts the other.
+func TestFitHalf(t *testing.T) {
+	for _, tc := range []struct {
+		start, dir, workload string
+		kv, seqs             int
+	}{
+		{"llama-3.1-8b-h100", "RTX4090_Llama-3.1-8B", "sharegpt-llama-3.1-8b-300-sps10.jsonl", 41408, 256},
+		{"llama-3.1-8b-h100", "RTXPRO6000_Llama-3.1-8B", "sharegpt-llama-3.1-8b-300-sps10.jsonl", 520000, 128},
+	} {
+		t.Run(tc.dir, func(t *testing.T) {
+			start, _ := Lookup(tc.start)
+			start.KVTokens, start.ChunkTokens, start.MaxSeqs = tc.kv, 2048, tc.seqs
+			var rows []Row
+			for _, r := range loadRun(t, tc.dir, tc.workload, 16) {
+				rows = append(rows, Row{Arrival: r.Queued, TTFT: r.First - r.Queued, E2E: r.Last - r.Queued, Prompt: r.Prompt, Output: r.Output})
+			}
+			f, h, err := FitHalf(start, rows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("fitted to %d: %.2f %%, TTFT %+.1f %%; held out %d: %.2f %%, TTFT %+.1f %%, each %.1f %%; weights %.4f",
+				f.Rows, 100*f.E2EError, 100*f.TTFTError, h.Rows, 100*h.E2EError, 100*h.TTFTError, 100*h.TTFTEach, f.Weight)
+			if f.Rows+h.Rows != len(rows) || h.E2EError > 0.02 || math.Abs(h.TTFTError) > 0.05 {
+				t.Errorf("held out %d of %d: end to end %.2f %%, mean TTFT %+.1f %%", h.Rows, len(rows), 100*h.E2EError, 100*h.TTFTError)
+			}
+		})
+	}
+	p, _ := Lookup("llama-3.1-8b-rtxpro6000")
+	if _, _, err := FitHalf(p, measure(p, 30, 5)); err == nil || !strings.Contains(err.Error(), "hold out a half") {
+		t.Errorf("30 rows: %v", err)
+	}
+}
