@@ -15,22 +15,22 @@ help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## Start eight simulated replicas, the gateway and a load; compare random with penstock
-	$(BIN) demo
+	@$(BIN) demo
 
 build: ## Build bin/penstock
-	$(GO) build -trimpath -o $(BIN) ./cmd/penstock
+	@$(GO) build -trimpath -o $(BIN) ./cmd/penstock
 
 test: ## Install what tests need, run every layer, print one summary
-	./scripts/test.sh
+	@./scripts/test.sh
 
 check: ## Run the fast layers only: format, vet, staticcheck, architecture, unit tests without -race
-	./scripts/test.sh format vet staticcheck unit-quick
+	@./scripts/test.sh format vet staticcheck unit-quick
 
 bench: build ## Measure CPU per request, chunk and long prompt beside nginx and others (QUICK=1, FORMAT=json)
-	./scripts/bench.sh
+	@./scripts/bench.sh
 
 e2e: ## Run the end-to-end layers only
-	./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
+	@./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
 
 fuzz: ## Run every fuzz target for FUZZTIME (default 1m) each
 	FUZZTIME=$${FUZZTIME:-1m} ./scripts/test.sh fuzz
