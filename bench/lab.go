@@ -27,6 +27,7 @@ type contender struct {
 	pid   int    // 0 for direct: nothing to measure
 	ready string // URL that answers 200 once it serves
 	cmd   *exec.Cmd
+	admin string // of penstock: its admin API
 }
 
 // lab is the set of running processes.
@@ -117,7 +118,7 @@ func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
 			args = append(args, "--replica", "http://"+a)
 		}
 		cmd, err := l.spawn("penstock-"+streams, "/usr/bin/env", args...)
-		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz"}, err
+		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz", admin: admin[0]}, err
 	}
 }
 

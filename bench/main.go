@@ -129,6 +129,9 @@ func progress(format string, args ...any) {
 
 // runRole is the process of a fake engine or a plain proxy.
 func runRole(role string, args []string) error {
+	if role == "soak" {
+		return runSoak(args)
+	}
 	fs := flag.NewFlagSet(role, flag.ContinueOnError)
 	listen := fs.String("listen", "", "addresses, comma-separated")
 	to := fs.String("to", "", "host:port of the engines, comma-separated")
