@@ -212,8 +212,9 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	}
 	lp.flow = flow.New(flow.Options{
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
-		Alive:    func(id string) { lp.observer.Alive(id) },
-		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor}),
+		Alive: func(id string) { lp.observer.Alive(id) },
+		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
+			Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg)}),
 	})
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,

@@ -42,7 +42,18 @@ func newFront(s *server, key uint64) (*front, error) {
 		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Quotas: s.meter, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
 	})
+	f.h.SetTenants(tenantPolicies(s.cfg))
 	return f, nil
+}
+
+// tenantPolicies is what the gateway enforces for tenants beside their quotas.
+func tenantPolicies(c *config.Config) map[string]gateway.TenantPolicy {
+	m := map[string]gateway.TenantPolicy{}
+	for i := range c.Tenants {
+		t := &c.Tenants[i]
+		m[t.Name] = gateway.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap}
+	}
+	return m
 }
 
 // relayEnv names the environment variable that overrules relay.streams: for trying
@@ -61,7 +72,7 @@ func catalogue(live []*livePool, cfg []config.Pool) (*gateway.Catalogue, error) 
 	for i, p := range live {
 		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth}
 		for _, m := range cfg[i].Models {
-			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters})
+			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters, Tenants: m.Tenants})
 		}
 		pools = append(pools, gp)
 	}

@@ -41,7 +41,11 @@ func newGuard(c *config.Config) (*guard, error) {
 		g.keys, door.Keys = keys, keys
 	}
 	if len(c.Auth.JWT) > 0 {
-		return nil, usagef("use auth.keysFile", "auth.jwt is configured, but judging tokens is not part of this build")
+		var list []identity.Issuer
+		for _, j := range c.Auth.JWT {
+			list = append(list, identity.Issuer{URL: j.Issuer, Audience: j.Audience, TenantClaim: j.TenantClaim})
+		}
+		door.Tokens = identity.NewTokens(list)
 	}
 	if c.TLS.ClientCA != "" {
 		door.Certificate = certificateCaller(c.Tenants)

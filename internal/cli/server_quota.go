@@ -17,6 +17,16 @@ import (
 	"github.com/penstock-project/penstock/internal/share"
 )
 
+// tenantWeights are the shares of tenants in a pool's queue. The queue is on where
+// there are tenants: without it the order of requests is the replicas'.
+func tenantWeights(c *config.Config) map[string]float64 {
+	m := map[string]float64{}
+	for i := range c.Tenants {
+		m[c.Tenants[i].Name] = c.Tenants[i].Weight
+	}
+	return m
+}
+
 // nano is how many billionths a unit of currency has.
 const nano = 1e9
 

@@ -82,6 +82,7 @@ func (s *server) Reload(next *config.Config) error {
 	}
 	running.Tenants, running.Prices = applyTenants(s.cfg.Tenants, next.Tenants), next.Prices
 	s.meter.SetPolicy(quotaPolicy(&running))
+	s.front.h.SetTenants(tenantPolicies(&running))
 	s.cfg = &running
 	s.state.Digest, s.state.Restart, s.state.Inert = running.Digest(), restart, next.Inert()
 	s.log.Info("configuration reloaded", "changes", strings.Join(live, "; "), "waits_for_restart", strings.Join(restart, "; "),

@@ -67,6 +67,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names that clients may use
 	Adapters []string // LoRA adapters on this base model
+	Tenants  []string // who may use it; empty: everybody
 }
 
 // Replicas says where the replicas of a pool are found. Exactly one field is set.
@@ -135,8 +136,9 @@ type Auth struct {
 
 // JWT is one issuer of tokens.
 type JWT struct {
-	Issuer   string
-	Audience string
+	Issuer      string
+	Audience    string
+	TenantClaim string
 }
 
 // Tenant is one paying or otherwise separate user of the fleet.
@@ -147,6 +149,9 @@ type Tenant struct {
 	// OutputCap is the most that is reserved for an answer, in tokens; 0: as the
 	// client asked, or as answers were so far.
 	OutputCap int
+	// QueueCap is how many requests of the tenant may wait for a replica at a time;
+	// 0: no cap.
+	QueueCap int
 	Logging   string // none, metadata, hash, redacted, full
 	CacheSalt string // shared, tenant, user
 }

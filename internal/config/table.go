@@ -184,6 +184,8 @@ var modelObject = &object{name: "a model", id: "name", fields: []field{
 		func(m *Model) *[]string { return &m.Aliases }, live()),
 	texts("adapters", "LoRA adapters on this model. Clients ask for one as the model.",
 		func(m *Model) *[]string { return &m.Adapters }, checked(checkAdapter), live()),
+	texts("tenants", "Tenants that may see and use the model, its aliases and adapters; empty: everybody.",
+		func(m *Model) *[]string { return &m.Tenants }, live()),
 }}
 
 var replicasObject = &object{name: "replicas", fields: []field{
@@ -260,6 +262,7 @@ var authObject = &object{name: "auth", fields: []field{
 var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{
 	text("issuer", "URL of the OIDC issuer.", func(j *JWT) *string { return &j.Issuer }, required(), checked(checkHTTPS)),
 	text("audience", "Audience that the token must name.", func(j *JWT) *string { return &j.Audience }, required()),
+	text("tenantClaim", "Claim of the token that names the tenant.", func(j *JWT) *string { return &j.TenantClaim }, def("tenant")),
 }}
 
 var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
@@ -269,6 +272,8 @@ var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
 	mappings("limits", "Quotas; all of them hold.", limitObject, func(t *Tenant) *[]Limit { return &t.Limits }, live()),
 	integer("outputCap", "Most tokens that are reserved for an answer; 0: what the client asks for, or what answers were so far.",
 		func(t *Tenant) *int { return &t.OutputCap }, within(0, 1e7), live()),
+	integer("queueCap", "Most requests of the tenant that wait for a replica at a time; 0: no cap.",
+		func(t *Tenant) *int { return &t.QueueCap }, within(0, 1e6), live()),
 	text("logging", "What of a prompt may be recorded.", func(t *Tenant) *string { return &t.Logging },
 		def("metadata"), oneOf("none", "metadata", "hash", "redacted", "full")),
 	text("cacheSalt", "Who shares the prefix cache of an engine.", func(t *Tenant) *string { return &t.CacheSalt },

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -38,9 +39,11 @@ type call struct {
 	req    fleet.Request
 	out    relay.Request
 	grant  *flow.Grant
+	rest   func()      // what is to do after the server is done with the request; nil: nothing
 	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
 
 	quota quota
+	salt  string // cache salt that replicas get; "": the client's
 
 	moved  bool // it was sent elsewhere, though it may have been executed
 	began  bool // the status line is on its way to the client
@@ -103,7 +106,7 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, rt *routePattern) {
 		return
 	}
 	c.phase = phaseQueued
-	g, err := c.target.pool.Flow.Acquire(c.ctx, &c.req)
+	g, err := c.acquire(c.ctx)
 	if err != nil {
 		c.giveUp(err)
 		return
@@ -142,7 +145,7 @@ func (c *call) prepare() error {
 	}
 	c.buf, c.body = buf, buf.b[:n]
 	c.read = time.Now()
-	t, err := c.h.understand(&c.scan, &c.hasher, c.route.surface, c.body, &c.req)
+	t, err := c.h.understand(&c.scan, &c.hasher, c.route.surface, c.body, &c.req, &c.who, &c.salt)
 	if err != nil {
 		return err
 	}
@@ -159,8 +162,9 @@ func (c *call) prepare() error {
 	return nil
 }
 
-// understand scans a body and makes of it the request that a pool decides on.
-func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request) (*target, error) {
+// understand scans a body and makes of it the request that a pool decides on. salt
+// becomes the cache salt that replicas must get, "" where the client's stands.
+func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request, who *Identity, salt *string) (*target, error) {
 	if err := wire.ScanRequest(s, surface, body, wire.Limits{}); err != nil {
 		var bad *wire.BadRequest
 		errors.As(err, &bad)
@@ -173,7 +177,8 @@ func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.
 	if t == nil {
 		return nil, unknownModel(string(s.Model))
 	}
-	hasher.Reset(prefix.Seed(h.o.HashKey, t.model, t.adapter, string(s.CacheSalt)), h.o.BlockBytes)
+	*salt = saltOf(h.tenant(who.Tenant).CacheSalt, who, s)
+	hasher.Reset(prefix.Seed(h.o.HashKey, t.model, t.adapter, cmp.Or(*salt, string(s.CacheSalt))), h.o.BlockBytes)
 	s.Feed(body, hasher)
 	*req = fleet.Request{
 		Model: t.model, Adapter: t.adapter, Surface: surface, Stream: s.Stream, MaxTokens: s.MaxTokens,
@@ -248,6 +253,9 @@ func (c *call) splice() {
 	}
 	if c.quota.strip {
 		edits = append(edits, c.scan.AskUsage())
+	}
+	if c.salt != "" {
+		edits = append(edits, c.scan.SetSalt(c.salt))
 	}
 	o.Body = [3][]byte{c.body}
 	if len(edits) > 0 {

@@ -18,6 +18,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names that clients may use
 	Adapters []string // LoRA adapters on this model, asked for by their own names
+	Tenants  []string // who may see and use it, its aliases and adapters; empty: everybody
 }
 
 // Pool is a set of replicas that serve the same models.
@@ -80,22 +81,34 @@ func NewCatalogue(pools []Pool) (*Catalogue, error) {
 		e := &poolEntry{Pool: p}
 		c.pools = append(c.pools, e)
 		for _, m := range p.Models {
-			if err := c.add(&target{pool: e, name: m.Name, model: m.Name}); err != nil {
+			only := nameSet(m.Tenants)
+			if err := c.add(&target{pool: e, name: m.Name, model: m.Name, tenants: only}); err != nil {
 				return nil, err
 			}
 			for _, a := range m.Aliases {
-				if err := c.add(&target{pool: e, name: a, model: m.Name, rename: true}); err != nil {
+				if err := c.add(&target{pool: e, name: a, model: m.Name, rename: true, tenants: only}); err != nil {
 					return nil, err
 				}
 			}
 			for _, a := range m.Adapters {
-				if err := c.add(&target{pool: e, name: a, model: m.Name, adapter: a}); err != nil {
+				if err := c.add(&target{pool: e, name: a, model: m.Name, adapter: a, tenants: only}); err != nil {
 					return nil, err
 				}
 			}
 		}
 	}
 	return c, nil
+}
+
+func nameSet(names []string) map[string]bool {
+	if len(names) == 0 {
+		return nil
+	}
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
+	}
+	return m
 }
 
 func (c *Catalogue) add(t *target) error {
@@ -204,6 +217,17 @@ func (p *poolEntry) names() map[string]*target {
 	return l.names
 }
 
+// visibility returns who may use the adapters that replicas list on a model: whoever
+// may use the model.
+func (p *poolEntry) visibility(model string) map[string]bool {
+	for i := range p.Models {
+		if p.Models[i].Name == model {
+			return nameSet(p.Models[i].Tenants)
+		}
+	}
+	return nil
+}
+
 // read lists the names of a snapshot. A name that an engine counts as an adapter
 // is one; its model is the first other name that the engine lists.
 func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
@@ -237,7 +261,7 @@ func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
 			switch {
 			case names[m] != nil:
 			case adapters[m] && base != "":
-				names[m] = &target{pool: p, name: m, model: base, adapter: m}
+				names[m] = &target{pool: p, name: m, model: base, adapter: m, tenants: p.visibility(base)}
 			case len(p.Models) == 0:
 				names[m] = &target{pool: p, name: m, model: m}
 			}

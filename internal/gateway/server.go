@@ -120,7 +120,8 @@ func (h *Handler) Explain(ctx context.Context, surface fleet.Surface, body []byt
 	var s wire.Scan
 	var hasher prefix.Hasher
 	req := &fleet.Request{}
-	t, err := h.understand(&s, &hasher, surface, body, req)
+	var salt string
+	t, err := h.understand(&s, &hasher, surface, body, req, &Identity{}, &salt)
 	if err != nil {
 		return nil, err
 	}
