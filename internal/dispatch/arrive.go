@@ -54,6 +54,10 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	if open == 0 {
 		return d.turnAway(i, dec, out)
 	}
+	if late := d.late(e, dec); late > 0 {
+		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
+			late.Round(time.Millisecond).String() + " after the deadline"}, out
+	}
 	p := dec.Pick()
 	slot := dec.Chosen
 	e.work = d.workAt(e, slot, float64(p.Uncached))
@@ -67,6 +71,16 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		return Verdict{Kind: Held, Decision: dec}, out
 	}
 	return Verdict{Kind: Sent, Decision: dec}, d.send(i, dec, out)
+}
+
+// late returns by how much a new request is predicted to miss its deadline at the
+// best place there is; 0 where it meets it, has none, or nothing is predicted. A
+// request that waited or was tried already has had its chance and takes it.
+func (d *Dispatch) late(e *entry, dec *route.Decision) time.Duration {
+	if e.req.Deadline == 0 || e.waited || len(e.tried) > 0 || dec.PredictedTTFTMS <= 0 {
+		return 0
+	}
+	return max(0, d.now.Add(time.Duration(dec.PredictedTTFTMS*1e6)).Sub(e.req.Deadline))
 }
 
 // workAt returns the seconds of prefill of uncached tokens of an entry at a slot.
@@ -274,7 +288,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.work = d.workAt(e, slot, e.uncached)
 	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
 	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
-	e.share = e.work + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
+	e.share = e.work*l.missed.ratio() + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
 	e.tail = max(0, e.prompt-float64(len(e.req.Blocks))*e.blockTokens)
 
 	s.InFlight++

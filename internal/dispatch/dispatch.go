@@ -68,6 +68,10 @@ type Verdict struct {
 	// says in words what the pool looks like. Set when Kind is Refused.
 	Cause  route.Drop
 	Reason string
+	// Late is by how much the first token was predicted to miss the deadline of a
+	// request that was refused for it; 0 where that was not the reason. In so long
+	// the replicas will have worked off what stands in the way.
+	Late time.Duration
 }
 
 // Index is what a Dispatch needs of a prefix index; *prefix.Index is one.

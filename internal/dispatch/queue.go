@@ -35,9 +35,10 @@ func bucketOf(x float64) int8 {
 // queue is what the router holds for one slot: a line for each class and tenant
 // that has something there.
 type queue struct {
-	n     int32
-	work  float64
-	lines []*line // by class, then tenant
+	n      int32
+	work   float64
+	tokens float64
+	lines  []*line // by class, then tenant
 }
 
 // line is the queue of one class and tenant at one slot.
@@ -99,8 +100,9 @@ func (d *Dispatch) enqueue(i, slot int32) {
 	l.work += e.work
 	q.n++
 	q.work += e.work
+	q.tokens += e.prompt
 	d.queued++
-	d.slots[slot].Queued, d.slots[slot].QueuedWork = q.n, q.work
+	d.show(slot)
 	d.watch(i)
 }
 
@@ -119,6 +121,7 @@ func (d *Dispatch) dequeue(i int32) {
 	l.n--
 	q.n--
 	q.work -= e.work
+	q.tokens -= e.prompt
 	if l.n == 0 {
 		l.work = 0
 		for k := range q.lines {
@@ -130,13 +133,19 @@ func (d *Dispatch) dequeue(i int32) {
 		d.spare = append(d.spare, l)
 	}
 	if q.n == 0 {
-		q.work = 0
+		q.work, q.tokens = 0, 0
 	}
 	d.queued--
-	d.slots[e.slot].Queued, d.slots[e.slot].QueuedWork = q.n, q.work
+	d.show(e.slot)
 	d.unwatch(i)
 	e.held = e.heldFor(d.now)
 	e.state = stateFailed
+}
+
+// show lets the picker see a slot's queue.
+func (d *Dispatch) show(slot int32) {
+	s, q := &d.slots[slot], &d.aux[slot].queue
+	s.Queued, s.QueuedWork, s.QueuedTokens = q.n, q.work, q.tokens
 }
 
 // Position implements route.QueueView. Lines of more urgent classes go first.

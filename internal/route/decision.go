@@ -33,6 +33,7 @@ type Candidate struct {
 	PendingMS float32
 	AheadMS   float32
 	Behind    float32 // requests
+	QueuedKV  float32 // tokens of KV memory that the queued requests will take, at most
 	UsedKV    float32 // tokens of KV memory in use before placing
 	NewKV     float32 // tokens that placing pins in addition
 	LimitKV   float32 // tokens that can be used; 0 unknown

@@ -48,8 +48,9 @@ type Slot struct {
 	KVLimit      float64 // share of KVTokens that is usable without preemption, 0..1
 	MaxSeqs      float64 // seats in the batch; 0 unknown
 
-	Queued     int32   // requests in the router's own queue for it
-	QueuedWork float64 // their work in seconds
+	Queued       int32   // requests in the router's own queue for it
+	QueuedWork   float64 // their work in seconds
+	QueuedTokens float64 // their prompt tokens
 }
 
 // Pending returns the seconds of prefill work at the slot that still lie before a

@@ -89,6 +89,9 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 		full = evictionPrice * x.HitShare
 	}
 	wait, used, share := c.memory(step, x.MeanOutput)
+	if c.Queued > 0 {
+		wait = c.afterQueue(step, x.MeanOutput)
+	}
 
 	t := &c.Terms
 	pending, ahead, wait := float64(c.PendingMS)*k, float64(c.AheadMS)*k, wait*k
@@ -124,6 +127,17 @@ func (c *Candidate) memory(step, output float64) (wait, used, share float64) {
 		wait = max(wait, seats)
 	}
 	return wait, used, share
+}
+
+// afterQueue is the wait for memory and a seat once the requests of the router's
+// queue that go first have taken theirs.
+func (c *Candidate) afterQueue(step, output float64) float64 {
+	q := *c
+	first := max(0, float32(c.Queued)-c.Behind)
+	q.SeatsFree -= first
+	q.UsedKV += c.QueuedKV * first / float32(c.Queued)
+	wait, _, _ := q.memory(step, output)
+	return wait
 }
 
 // MemoryWaitMS returns the milliseconds until the candidate has room in its KV

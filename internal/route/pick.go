@@ -58,6 +58,7 @@ func (c *Candidate) observe(in *Input, s *Slot) {
 	c.Cached = float32(cached)
 	c.Uncached = float32(in.PromptTokens - cached)
 	c.InFlight, c.Unstarted, c.Queued = s.InFlight, s.Unstarted, s.Queued
+	c.QueuedKV = float32(s.QueuedTokens)
 	c.Streams = float32(float64(s.Streams) + s.ForeignStreams)
 	c.CtxTokens = float32(s.CtxTokens)
 	c.PendingMS = float32(s.Pending(in.Now) * 1e3)
