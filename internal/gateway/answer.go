@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -38,15 +39,37 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 		c.quota.strip = false
 	}
 	c.phase = phaseAnswer
-	if c.back != nil {
-		a.TakeClient(c.back, c.r.Close)
-	}
 	c.head(a.Status, endpoint)
+	if c.back != nil {
+		if rest, done := a.Take(c.w, c, c.back, c.r.Close); rest != nil {
+			c.done = done
+			c.rest = func() { end, _ := rest(); c.passed(end, from) }
+			return
+		}
+	}
 	end, _ := a.Relay(c.w, c)
+	c.passed(end, from)
+}
+
+// detach lets go of all that the server holds for the request: it is over there,
+// while the stream goes on.
+func (c *call) detach() (rest, done func()) {
+	rest, done = c.rest, c.done
+	c.rest, c.done, c.w, c.r, c.ctx = nil, nil, nil, nil, context.Background()
+	c.out = relay.Request{}
+	if c.buf != nil {
+		c.h.bodies.release(c.buf)
+		c.buf, c.body = nil, nil
+	}
+	return rest, done
+}
+
+// passed notes how the relaying of an answer that began at from ended.
+func (c *call) passed(end relay.Ending, from time.Time) {
 	c.over = time.Now()
 	c.upstream += c.over.Sub(from)
 	c.judge(end)
-	if c.quota.stopped && c.r.Context().Err() == nil {
+	if c.quota.stopped && c.r != nil && c.r.Context().Err() == nil {
 		c.sayStopped()
 		return
 	}

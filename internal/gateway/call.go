@@ -39,6 +39,7 @@ type call struct {
 	req    fleet.Request
 	out    relay.Request
 	grant  *flow.Grant
+	done   func()      // says that nothing is left of a request that has a rest
 	rest   func()      // what is to do after the server is done with the request; nil: nothing
 	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
 

@@ -137,7 +137,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}()
 		c.serve(w, r, rt)
 		if detached = c.rest != nil; detached {
-			go h.stream(c, c.detach())
+			rest, done := c.detach()
+			go h.stream(c, rest, done)
 		}
 		return
 	}
@@ -145,7 +146,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // stream does what is left of a request whose connection was taken from its server.
-func (h *Handler) stream(c *call, rest func()) {
+func (h *Handler) stream(c *call, rest, done func()) {
+	defer done()
 	defer func() {
 		// The connection is closed already where it must not go on.
 		defer func() { _ = recover() }()

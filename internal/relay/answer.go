@@ -3,6 +3,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -109,11 +110,28 @@ type Sink interface {
 	End(e Ending) []byte
 }
 
-// TakeClient allows Relay to take the client's connection from its server, and to
-// give it to b afterwards; closes: to close it instead, since the client or the head
-// of the answer said so. The server must have begun the answer in HTTP/1.1, without
-// TLS, over a connection that CanGoBack. Streams are then copied by an epoll set.
-func (a *Answer) TakeClient(b *Back, closes bool) { a.back, a.closeClient = b, closes }
+// Take does what Relay does, with an epoll set and without the client's server: it
+// takes the client's connection from the server, and gives it to b when the answer
+// is over, or closes it where closes says so. It returns nil where this answer
+// cannot be copied so: call Relay then. Else the handler may return, which frees what
+// the server holds for a request, and the rest is done by calling rest, once,
+// from any goroutine; done says that all is accounted for, which b waits for. The
+// head must have been written in HTTP/1.1
+// without TLS, over a connection that CanGoBack.
+func (a *Answer) Take(w http.ResponseWriter, s Sink, b *Back, closes bool) (rest func() (Ending, error), done func()) {
+	if b == nil || a.x.poll == nil || a.state != bodyChunked {
+		return nil, nil
+	}
+	nc, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil
+	}
+	// From here on the context says nothing of the client: it ends with the handler.
+	left := !a.stop()
+	a.ctx, a.stop = context.Background(), func() bool { return true }
+	a.back, a.closeClient = b, closes
+	return a.takePolled(nc, rw, s, left)
+}
 
 // Ending says how the relaying of an answer ended.
 type Ending uint8
@@ -135,12 +153,6 @@ func (e Ending) String() string { return endingNames[e] }
 // answer is over, whatever the reason, and has let go of the connection. err is
 // the cause where the ending is not EndComplete.
 func (a *Answer) Relay(w http.ResponseWriter, s Sink) (e Ending, err error) {
-	if a.back != nil && a.x.poll != nil && a.state == bodyChunked {
-		nc, rw, err := http.NewResponseController(w).Hijack()
-		if err == nil {
-			return a.relayPolled(nc, rw, s)
-		}
-	}
 	stream := a.state == bodyChunked || a.state == bodyToEnd || strings.HasPrefix(a.Header("Content-Type"), "text/event-stream")
 	out := newWriter(w, a.x.rep.c.o.ClientWrite, stream)
 	for a.state != bodyDone {

@@ -40,7 +40,7 @@ type Options struct {
 	// TLS is used for replicas with https URLs; nil: the system's roots.
 	TLS *tls.Config
 	// Epoll has streams copied by a goroutine on an epoll set, where the system has
-	// one; see Answer.TakeClient. Pollers is the number of such goroutines; 0: one
+	// one; see Answer.Take. Pollers is the number of such goroutines; 0: one
 	// for four processors.
 	Epoll   bool
 	Pollers int

@@ -3,7 +3,6 @@
 package relay
 
 import (
-	"bufio"
 	"net"
 	"sync"
 	"syscall"
@@ -105,11 +104,9 @@ func (w *watched) stop() {
 
 // park keeps the connection until its client says more, and then gives it back to
 // the server: an idle client takes no goroutine and no buffer.
-func (w *watched) park(rw *bufio.ReadWriter, back *Back) {
+func (w *watched) park(back *Back) {
 	w.cl.SetDeadline(time.Time{})
-	if n := rw.Reader.Buffered(); n > 0 {
-		b, _ := rw.Reader.Peek(n)
-		w.cl.pre = append([]byte(nil), b...)
+	if len(w.cl.pre) > 0 {
 		w.stop()
 		back.give(nil, w.cl)
 		return

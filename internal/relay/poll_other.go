@@ -28,7 +28,6 @@ func (*pollConn) unfit() bool { return false }
 // it for a stream, and returned: never here.
 func CanGoBack(net.Conn) bool { return false }
 
-func (a *Answer) relayPolled(nc net.Conn, _ *bufio.ReadWriter, _ Sink) (Ending, error) {
-	a.Close()
-	return EndClientGone, nc.Close()
+func (*Answer) takePolled(net.Conn, *bufio.ReadWriter, Sink, bool) (rest func() (Ending, error), done func()) {
+	return nil, nil
 }

@@ -98,7 +98,7 @@ type Answer struct {
 	state  bodyState
 	excess bool // more came than belongs to the answer
 
-	back        *Back // of the client's server; nil: the client stays with it
+	back        *Back // where the client's connection goes; see Take
 	closeClient bool
 }
 

@@ -239,34 +239,44 @@ func (st *stream) clientLeft(err error) {
 	st.cl.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// relayPolled copies the answer to a client whose connection was taken from its
-// server; see Answer.Relay.
-func (a *Answer) relayPolled(nc net.Conn, rw *bufio.ReadWriter, s Sink) (Ending, error) {
+// takePolled prepares to copy the answer to a client whose connection was taken from
+// its server; see Answer.Take. left: the client is gone already.
+func (a *Answer) takePolled(nc net.Conn, rw *bufio.ReadWriter, s Sink, left bool) (rest func() (Ending, error), done func()) {
 	cl, ok := nc.(*clientConn)
-	x := a.x.poll
 	if !ok {
 		cl = &clientConn{TCPConn: nc.(*net.TCPConn), fd: -1}
 	}
-	st := &stream{a: a, x: x, sink: s, cl: cl, back: a.back, wake: make(chan struct{}, 1)}
-	if err := cl.open(); err != nil {
-		a.Close()
-		cl.Close()
-		return EndClientGone, err
+	// A next request that came in a pipe; nobody reads the connection from here on.
+	if n := rw.Reader.Buffered(); n > 0 {
+		b, _ := rw.Reader.Peek(n)
+		cl.pre = append([]byte(nil), b...)
 	}
+	st := &stream{a: a, x: a.x.poll, sink: s, cl: cl, back: a.back, wake: make(chan struct{}, 1)}
 	st.back.begin(st)
-	defer st.back.end(st)
-	var err error
-	if st.watch, err = watch(x.p, cl, st); err != nil {
-		a.Close()
-		cl.Close()
+	err := cl.open()
+	if left {
+		err = errClientLeft
+	}
+	return func() (Ending, error) { return st.copy(err) }, func() { st.back.end(st) }
+}
+
+// copy does the whole of a stream; err says that it cannot begin.
+func (st *stream) copy(err error) (Ending, error) {
+	if err == nil {
+		st.watch, err = watch(st.x.p, st.cl, st)
+	}
+	if err != nil {
+		st.a.Close()
+		st.cl.Close()
 		return EndClientGone, err
 	}
 	err = st.first()
-	if err == nil && a.state != bodyDone {
-		a.x.dropBuffer()
+	if err == nil && st.a.state != bodyDone {
+		st.a.x.dropBuffer()
+		st.a.x.out = nil
 		err = st.run()
 	}
-	return st.finale(rw, err)
+	return st.finale(err)
 }
 
 // first passes on what was read along with the head.
@@ -385,7 +395,7 @@ func (st *stream) send(now time.Time, b []byte) error {
 }
 
 // finale says the last words, and lets go of both connections.
-func (st *stream) finale(rw *bufio.ReadWriter, err error) (Ending, error) {
+func (st *stream) finale(err error) (Ending, error) {
 	a := st.a
 	st.x.mu.Lock()
 	st.state = streamOver
@@ -414,7 +424,7 @@ func (st *stream) finale(rw *bufio.ReadWriter, err error) (Ending, error) {
 		}
 	}
 	if whole && !a.closeClient {
-		st.watch.park(rw, st.back)
+		st.watch.park(st.back)
 	} else {
 		st.watch.stop()
 		st.cl.Close()
