@@ -51,7 +51,7 @@ func tenantPolicies(c *config.Config) map[string]gateway.TenantPolicy {
 	m := map[string]gateway.TenantPolicy{}
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
-		m[t.Name] = gateway.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap}
+		m[t.Name] = gateway.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap, Deadline: t.Deadline, Logging: t.Logging}
 	}
 	return m
 }

@@ -152,6 +152,8 @@ type Tenant struct {
 	// QueueCap is how many requests of the tenant may wait for a replica at a time;
 	// 0: no cap.
 	QueueCap int
+	// Deadline for the first token, from arrival; 0: none.
+	Deadline  time.Duration
 	Logging   string // none, metadata, hash, redacted, full
 	CacheSalt string // shared, tenant, user
 }

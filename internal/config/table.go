@@ -272,6 +272,8 @@ var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
 	mappings("limits", "Quotas; all of them hold.", limitObject, func(t *Tenant) *[]Limit { return &t.Limits }, live()),
 	integer("outputCap", "Most tokens that are reserved for an answer; 0: what the client asks for, or what answers were so far.",
 		func(t *Tenant) *int { return &t.OutputCap }, within(0, 1e7), live()),
+	length("deadline", "Refuse at once what is predicted to show its first token later than this; 0: never.",
+		func(t *Tenant) *time.Duration { return &t.Deadline }, within(0, 86400), live()),
 	integer("queueCap", "Most requests of the tenant that wait for a replica at a time; 0: no cap.",
 		func(t *Tenant) *int { return &t.QueueCap }, within(0, 1e6), live()),
 	text("logging", "What of a prompt may be recorded.", func(t *Tenant) *string { return &t.Logging },

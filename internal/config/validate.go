@@ -205,6 +205,12 @@ func (c *Config) Inert() []string {
 			out = append(out, path+": "+f.later)
 		}
 	})
+	for i := range c.Tenants {
+		switch c.Tenants[i].Logging {
+		case "hash", "redacted", "full":
+			out = append(out, fmt.Sprintf("tenants[%d].logging: %s records no more than metadata in this build", i, c.Tenants[i].Logging))
+		}
+	}
 	return out
 }
 

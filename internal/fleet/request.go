@@ -38,6 +38,9 @@ type Request struct {
 	// Alternatives is how many further endpoints to name beside the pick.
 	Alternatives int
 
+	// Private keeps the request out of every record of decisions.
+	Private bool
+
 	Arrived  Time
 	Deadline Time // 0: none
 }

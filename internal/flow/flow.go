@@ -53,6 +53,7 @@ type NoReplicaError struct {
 	Cause      route.Drop
 	Reason     string
 	RetryAfter time.Duration
+	Late       bool // a replica could take it, but not by its deadline
 }
 
 func (e *NoReplicaError) Error() string { return e.Reason }
@@ -206,6 +207,9 @@ func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) {
 		o.End = now
 		c := g.finish(0, o)
 		err := noReplica(v.Cause, v.Reason)
+		if v.Late > 0 {
+			err.Late, err.RetryAfter = true, v.Late
+		}
 		f.deliver(sends)
 		f.mu.Unlock()
 		f.record(c)

@@ -42,7 +42,7 @@ const tokensAtOnce = 32
 // open starts the record of a request with the decision of its arrival.
 func (g *Grant) open(v *dispatch.Verdict, now fleet.Time) {
 	f := g.f
-	if f.o.Recorder == nil {
+	if f.o.Recorder == nil || g.req.Private {
 		return
 	}
 	var c *route.Capture

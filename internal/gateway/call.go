@@ -156,6 +156,10 @@ func (c *call) prepare() error {
 	c.target = t
 	c.series = c.h.metrics.of(t, c.route)
 	c.req.ID, c.req.Tenant, c.req.Class = c.id, who.Tenant, who.Class
+	c.req.Private = c.logging() == LoggingNone
+	if d := c.h.tenant(who.Tenant).Deadline; d > 0 {
+		c.req.Deadline = c.req.Arrived.Add(d)
+	}
 	if err := c.reserve(); err != nil {
 		return err
 	}
@@ -295,6 +299,9 @@ func (c *call) giveUp(err error) {
 func noReplicaFault(e *flow.NoReplicaError) *wire.Error {
 	if e.Cause == route.DropModel || e.Cause == route.DropAdapter {
 		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model", Message: e.Reason}
+	}
+	if e.Late {
+		return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeDeadline, RetryAfter: max(e.RetryAfter, time.Second), Message: e.Reason}
 	}
 	return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, RetryAfter: max(e.RetryAfter, time.Second), Message: e.Reason}
 }

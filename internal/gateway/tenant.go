@@ -26,6 +26,12 @@ type TenantPolicy struct {
 	// QueueCap is how many of its requests may wait for a replica at a time; 0: any
 	// number.
 	QueueCap int
+	// Logging is the policy on prompts, see Logging*; "" is LoggingMetadata.
+	Logging string
+	// Deadline is how long after its arrival the first token of a request is still
+	// worth having; 0: there is none. What is predicted to be later is refused at
+	// once.
+	Deadline time.Duration
 }
 
 // SetTenants replaces the policies of tenants; a tenant without one has the zero

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/identity"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+func TestStricter(t *testing.T) {
+	for _, c := range [][3]string{
+		{"metadata", "", "metadata"}, {"metadata", "none", "none"}, {"none", "full", "none"}, {"full", "metadata", "metadata"},
+		{"metadata", "full", "metadata"}, {"full", "nonsense", "none"},
+	} {
+		if got := stricter(c[0], c[1]); got != c[2] {
+			t.Errorf("stricter(%q, %q) = %q, want %q", c[0], c[1], got, c[2])
+		}
+	}
+}
+
+// Under none there is no record; a client may ask for it, and for nothing looser.
+func TestLoggingNoneKeepsNoRecord(t *testing.T) {
+	u := says(t, jsonAnswer(200, okBody))
+	who := byKey{"open": {Tenant: "open"}, "closed": {Tenant: "closed"}, "key": {Tenant: "open", Scopes: &identity.Scopes{Logging: "none"}}}
+	f := newFixture(t, setup{options: Options{Auth: who}}, u.url)
+	f.h.SetTenants(map[string]TenantPolicy{"closed": {Logging: "none"}})
+	n := 0
+	for _, c := range []struct {
+		key, header string
+		recorded    bool
+	}{{"open", "", true}, {"open", "none", false}, {"open", "full", true}, {"closed", "", false}, {"closed", "full", false}, {"key", "", false}, {"open", "?", false}} {
+		headers := []string{"X-Api-Key", c.key}
+		if c.header != "" {
+			headers = append(headers, "X-Prompt-Logging", c.header)
+		}
+		f.chat(chatBody, headers...)
+		f.settled()
+		if c.recorded {
+			n++
+		}
+		f.records.mu.Lock()
+		if got := len(f.records.all); got != n {
+			t.Errorf("%+v: %d records, want %d", c, got, n)
+		}
+		n = len(f.records.all)
+		f.records.mu.Unlock()
+	}
+}
+
+// panicking fails on a request whose key says so, with the request in its hands.
+type panicking struct{ everybody }
+
+func (p panicking) Authenticate(r *http.Request) (Identity, *wire.Error) {
+	if r.Header.Get("X-Panic") != "" {
+		panic("boom with " + r.Header.Get("Authorization") + r.Header.Get("X-Canary"))
+	}
+	return p.everybody.Authenticate(r)
+}
+
+// TestCanaries sends strings that must not stay anywhere through every path and looks
+// for them in logs, records and metrics.
+func TestCanaries(t *testing.T) {
+	const canary = "CANARY-7f3a"
+	answers := []string{
+		jsonAnswer(200, strings.Replace(okBody, `"hi"`, `"`+canary+`"`, 1)), jsonAnswer(400, `{"error":{"message":"`+canary+`"}}`),
+		jsonAnswer(500, canary), "HTTP/1.1 200 OK\r\n" + canary + "\r\n\r\nCLOSE", "CLOSE",
+		sseHead + chunk(strings.Replace(token, `"x"`, `"`+canary+`"`, 1)) + "CLOSE",
+		stream(`data: {"error":{"message":"` + canary + `","code":500}}` + "\n\n"), stream("data: "+canary+"\n\n", done),
+	}
+	i := 0
+	u := scripted(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		text, closes := strings.CutSuffix(answers[i%len(answers)], "CLOSE")
+		i++
+		io.WriteString(c, text)
+		return !closes
+	})
+	m := metered(hourly(admit.Requests, 30))
+	f := newFixture(t, setup{options: Options{Auth: panicking{everybody{tenant: "acme", key: "k"}}, Quotas: m}}, u.url)
+	body := func(model string) string {
+		return `{"model":"` + model + `","stream":true,"user":"` + canary + `","metadata":{"user_id":"` + canary + `"},"cache_salt":"` + canary +
+			`","messages":[{"role":"user","content":"` + canary + `"}],"tools":[{"function":{"name":"` + canary + `"}}]}`
+	}
+	secret := []string{"Authorization", "Bearer " + canary, "X-Canary", canary, "X-Request-Id", "{" + canary}
+	for range 2 * len(answers) {
+		f.try("/v1/chat/completions?q="+canary, body("m"), secret...)
+	}
+	for _, bad := range []string{body(canary), `{"` + canary, `{"model":"m","model":"` + canary + `"}`, `{"model":["` + canary + `"]}`, canary,
+		`{"model":"m","messages":[{"role":"user","content":"` + canary + "\x01" + `"}]}`} {
+		f.try("/v1/chat/completions", bad, secret...)
+	}
+	f.try("/v1/"+canary, body("m"), secret...)
+	f.try("/v1/models/"+canary, "", secret...)
+	f.try("/v1/chat/completions", body("m"), append(secret, "X-Panic", "1")...)
+	f.try("/v1/messages", body("m"), append(secret, "Content-Encoding", canary)...)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Millisecond)
+		req, _ := http.NewRequestWithContext(ctx, "POST", f.url+"/v1/chat/completions", strings.NewReader(body("m")))
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			res.Body.Close()
+		}
+		cancel()
+	}
+	for range 40 { // into the limit
+		f.try("/v1/chat/completions", body("m"), secret...)
+	}
+	f.observe(fleet.PhaseFailed, u.url)
+	f.try("/v1/chat/completions", body("m"), secret...)
+	f.waitFor("the end of all", func() bool { return f.h.Stats().InFlight == 0 })
+
+	look := func(where, text string) {
+		if at := strings.Index(text, canary); at >= 0 {
+			t.Errorf("%s holds %q", where, text[max(0, at-200):min(len(text), at+40)])
+		}
+	}
+	look("the log", f.log.String())
+	f.records.mu.Lock()
+	b, err := json.Marshal(f.records.all)
+	f.records.mu.Unlock()
+	if err != nil || len(b) < 1000 {
+		t.Fatalf("no records: %v", err)
+	}
+	look("the journal", string(b))
+	families, err := f.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	for _, fam := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, fam); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look("the metrics", text.String())
+	if f.metric("panics_total") != 1 {
+		t.Error("the panic was not reached")
+	}
+}
