@@ -129,16 +129,36 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rt := routes[r.URL.Path]; rt != nil {
 		h.inFlight.Add(1)
 		c := h.calls.Get().(*call)
-		defer h.finish(c)
+		detached := false
+		defer func() {
+			if !detached {
+				h.finish(c, recover())
+			}
+		}()
 		c.serve(w, r, rt)
+		if detached = c.rest != nil; detached {
+			rest, done := c.detach()
+			go h.stream(c, rest, done)
+		}
 		return
 	}
 	h.serveOther(w, r)
 }
 
-// finish is the end of every forwarded request, also of one that panicked.
-func (h *Handler) finish(c *call) {
-	failure := recover()
+// stream does what is left of a request whose connection was taken from its server.
+func (h *Handler) stream(c *call, rest, done func()) {
+	defer done()
+	defer func() {
+		// The connection is closed already where it must not go on.
+		defer func() { _ = recover() }()
+		h.finish(c, recover())
+	}()
+	rest()
+}
+
+// finish is the end of every forwarded request, also of one that panicked, with what
+// it panicked with.
+func (h *Handler) finish(c *call, failure any) {
 	if failure != nil && failure != http.ErrAbortHandler {
 		h.o.Log.Error("a request made the gateway panic", "id", c.id, "path", c.route.path,
 			"panic", panicText(failure), "stack", string(debug.Stack()))
