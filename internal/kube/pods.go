@@ -74,9 +74,7 @@ func (s *PodSource) Run(ctx context.Context, up func([]observe.Target)) error {
 	}); err != nil {
 		return err
 	}
-	if err := inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
-		s.Cluster.Log.Warn("the API server does not answer; the last list of pods stays in use", "source", s.String(), "error", err.Error())
-	}); err != nil {
+	if err := inf.SetWatchErrorHandler(s.Cluster.quiet(s.String())); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
@@ -106,6 +104,17 @@ func (s *PodSource) Run(ctx context.Context, up func([]observe.Target)) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-time.After(gather):
+		}
+	}
+}
+
+// quiet tells of each kind of failure of a watch once, not once a retry.
+func (c *Cluster) quiet(source string) cache.WatchErrorHandler {
+	last := ""
+	return func(_ *cache.Reflector, err error) {
+		if msg := err.Error(); msg != last {
+			last = msg
+			c.Log.Warn("a watch failed; the last list stays in use", "source", source, "error", msg)
 		}
 	}
 }

@@ -28,9 +28,12 @@ var PoolResource = schema.GroupVersionResource{Group: "inference.networking.k8s.
 type Pool struct {
 	Namespace, Name string
 	Selection
-	// FailOpen says what the proxy is asked to do while the picker is down. The
-	// proxy enforces it, or does not: see `penstock check epp` and `penstock lint`.
-	FailOpen bool
+	// FailureMode says what the proxy is asked to do while the picker is down:
+	// FailOpen, FailClose, or "" where nothing is set, which means FailClose. The
+	// proxy enforces it, or does not: see `penstock drill epp` and `penstock lint`.
+	FailureMode string
+	// AppProtocol is http or kubernetes.io/h2c.
+	AppProtocol string
 	// Picker is the Service that the pool names as its endpoint picker; "" none.
 	Picker     string
 	PickerPort int
@@ -58,10 +61,14 @@ func ReadPool(u *unstructured.Unstructured) (Pool, error) {
 	if len(out.Ports) == 0 {
 		return Pool{}, fmt.Errorf("InferencePool %s/%s has no spec.targetPorts", p.Namespace, p.Name)
 	}
+	out.AppProtocol, _, _ = unstructured.NestedString(u.Object, "spec", "appProtocol")
+	if out.AppProtocol == "" {
+		out.AppProtocol = "http"
+	}
 	ref, _, _ := unstructured.NestedMap(u.Object, "spec", "endpointPickerRef")
 	if ref != nil {
 		out.Picker, _, _ = unstructured.NestedString(ref, "name")
-		out.FailOpen = ref["failureMode"] == "FailOpen"
+		out.FailureMode, _, _ = unstructured.NestedString(ref, "failureMode")
 		if port, ok, _ := unstructured.NestedInt64(ref, "port", "number"); ok {
 			out.PickerPort = int(port)
 		}
@@ -118,6 +125,9 @@ func (s *PoolSource) Run(ctx context.Context, up func([]observe.Target)) error {
 	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: read, UpdateFunc: func(_, o any) { read(o) }, DeleteFunc: func(any) { put(nil) },
 	}); err != nil {
+		return err
+	}
+	if err := inf.SetWatchErrorHandler(s.Cluster.quiet(s.String())); err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
