@@ -236,3 +236,33 @@ func TestCommonPromptSpreads(t *testing.T) {
 		}
 	}
 }
+
+// Requests of one new prefix that come at once, before its first block exists
+// anywhere, stay together where there is other work to do: what was sent counts as
+// cached from the moment of sending.
+func TestSiblingsStayTogether(t *testing.T) {
+	p := testProfile()
+	p.MaxSeqs = 256
+	w := newWorld(t, 4, p, Options{Fixed: true})
+	rng := rand.New(rand.NewPCG(8, 9))
+	at := w.now
+	for k := range 400 { // background: about half of what the fleet carries
+		at += fleet.Time(rng.ExpFloat64() * 25e7)
+		w.timers = append(w.timers, arrival{at, prompt(16, part{uint64(100+k) << 20, 2000 + rng.IntN(2000)}), 50})
+	}
+	w.run(w.timers[300].at)
+	w.picks = w.picks[:0]
+	for k := range 8 {
+		w.arrive(prompt(16, part{7, 6000}, part{uint64(5000+k) << 20, 40}), 100)
+	}
+	places := map[int]bool{}
+	for _, r := range w.picks {
+		places[r] = true
+	}
+	t.Logf("8 siblings went to %v", w.picks)
+	if len(places) > 2 {
+		t.Errorf("8 siblings were computed at %d replicas: %v", len(places), w.picks)
+	}
+	w.run(fleet.Never)
+	w.check()
+}
