@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -175,6 +176,10 @@ func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.
 		errors.As(err, &bad)
 		return nil, wire.FromBadRequest(bad)
 	}
+	if s.N > maxAnswers {
+		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue, Param: "n",
+			Message: "n must be at most " + strconv.Itoa(maxAnswers)}
+	}
 	t := h.catalogue.Load().find(s.Model)
 	if t == nil && len(s.Model) == 0 {
 		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
@@ -192,6 +197,10 @@ func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.
 	h.size(req, s, hasher.Bytes(), t.pool.Flow.BytesPerToken(t.model))
 	return t, nil
 }
+
+// maxAnswers bounds "n": engines set memory aside for each answer before they judge
+// the number. It is the ceiling of the API itself.
+const maxAnswers = 128
 
 // size estimates the prompt's length in tokens from hashed bytes of text.
 func (h *Handler) size(req *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
