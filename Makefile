@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build test check bench e2e clean fuzz
+.PHONY: help demo build test check bench soak e2e clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ check: ## Run the fast layers only: format, vet, staticcheck, architecture, unit
 
 bench: build ## Measure CPU per request, chunk and long prompt beside nginx and others (QUICK=1, FORMAT=json)
 	@./scripts/bench.sh
+
+soak: build ## Hold 2,000 streams for three minutes and watch memory, goroutines and descriptors
+	./scripts/soak.sh
 
 e2e: ## Run the end-to-end layers only
 	@./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
