@@ -184,7 +184,7 @@ func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 	if len(e.tried) > 0 && slices.Contains(e.tried, s.Key) {
 		return route.DropTried
 	}
-	if b := &d.aux[i].breaker; b.strikes >= strikesOut && b.open(d.now) {
+	if b := &d.aux[i].breaker; b.strikes >= strikesOut && b.open(d.now) || b.back != 0 && b.full(d.now, s.InFlight) {
 		return route.DropEjected
 	}
 	return route.DropNone

@@ -19,6 +19,7 @@ type breaker struct {
 	until    fleet.Time
 	trying   bool
 	failedAt fleet.Time
+	back     fleet.Time // when it was trusted again, while it starts slowly; 0: it does not
 }
 
 const (
@@ -26,7 +27,23 @@ const (
 	coolDown      = time.Second     // doubled each time in a row
 	longestCool   = 5 * time.Second // never longer
 	trialsToTrust = 2
+	slowSteps     = 6 // seconds of slow start: from 2 requests at a time to 64, then all
 )
+
+// full reports whether an endpoint that came back has all that it should get so
+// early: twice as much each second. Its caches are cold, and what failed once may
+// fail again; a crowd that comes at once would all be hit.
+func (b *breaker) full(now fleet.Time, inFlight int32) bool {
+	if b.back == 0 {
+		return false
+	}
+	step := now.Sub(b.back) / time.Second
+	if step >= slowSteps {
+		b.back = 0
+		return false
+	}
+	return inFlight >= trialsToTrust<<step
+}
 
 // open reports whether the endpoint is ejected at now. A trial may pass.
 func (b *breaker) open(now fleet.Time) bool {
@@ -57,7 +74,7 @@ func (b *breaker) failed(now fleet.Time, kind fleet.OutcomeKind) {
 	b.until = now.Add(cool)
 }
 
-func (b *breaker) succeeded(trial bool) {
+func (b *breaker) succeeded(now fleet.Time, trial bool) {
 	if !b.ejected() {
 		b.strikes = 0
 		return
@@ -66,7 +83,7 @@ func (b *breaker) succeeded(trial bool) {
 		return
 	}
 	if b.good++; b.good >= trialsToTrust {
-		*b = breaker{}
+		*b = breaker{back: now}
 	}
 }
 

@@ -25,7 +25,7 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 func (d *Dispatch) answered(i int32) {
 	e := &d.entries[i]
 	b := &d.aux[e.slot].breaker
-	b.succeeded(e.trial)
+	b.succeeded(d.now, e.trial)
 	if e.trial {
 		e.trial, b.trying = false, false
 	}
