@@ -326,8 +326,8 @@ func TestStalledStream(t *testing.T) {
 // A network that drops everything towards one replica: the dial runs out, and the
 // request goes elsewhere.
 func TestNetworkThatDrops(t *testing.T) {
-	hole, well := "10.255.255.1:9", scripted(t, answers)
-	o := relay.Options{Connect: 50 * time.Millisecond, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	hole, well := "127.255.255.1:9", scripted(t, answers)
+	o := relay.Options{Connect: 500 * time.Millisecond, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if addr == hole {
 			<-ctx.Done()
 			return nil, ctx.Err()
