@@ -28,4 +28,9 @@
 // flushed at once, never merged, never held. Two kinds of deadlines bound it: the
 // replica must not fall silent for too long, and the client must take what was
 // read; a stream that flows may last for ever.
+//
+// Relay copies with the goroutine that calls it. Take copies with an epoll set, where
+// the system has one and the client speaks HTTP/1.1 in plain text: one goroutine for
+// all streams, woken once for all that is ready. Both do the same, and the tests run
+// over both.
 package relay
