@@ -27,11 +27,12 @@ func simCmd(e *Env) *cobra.Command {
 		Long: `Run the production router over simulated replicas in virtual time and compare
 it with the pickers of the field. The same seed gives the same bytes.`,
 		Example: `  penstock sim suite --quick
-  penstock sim compare --trace conversation_trace.jsonl --replicas 8`,
+  penstock sim compare --trace conversation_trace.jsonl --replicas 8
+  penstock sim test policies.yaml`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	})
-	c.AddCommand(simSuiteCmd(e), simCompareCmd(e))
+	c.AddCommand(simSuiteCmd(e), simCompareCmd(e), simTestCmd(e))
 	return c
 }
 
@@ -45,11 +46,11 @@ const (
 )
 
 type suiteFlags struct {
-	cells, requests, flood int
-	seed                   uint64
-	quick                  bool
-	policies               []string
-	jobs                   int
+	cells, requests int
+	seed            uint64
+	quick           bool
+	policies        []string
+	jobs            int
 }
 
 func simSuiteCmd(e *Env) *cobra.Command {
