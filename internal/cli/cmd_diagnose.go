@@ -16,6 +16,7 @@ import (
 	"github.com/penstock-project/penstock/internal/console"
 	"github.com/penstock-project/penstock/internal/diagnose"
 	"github.com/penstock-project/penstock/internal/diagnose/routing"
+	"github.com/penstock-project/penstock/internal/diagnose/scaling"
 	"github.com/penstock-project/penstock/internal/manifest"
 	"github.com/penstock-project/penstock/internal/route"
 )
@@ -243,6 +244,9 @@ func (g *given) sort(name string, b []byte) {
 // jsonHistory reads a JSON file that is a table over time, which needs a column of
 // times.
 func jsonHistory(text string) (*diagnose.Table, bool) {
+	if t := scaling.FromMatrix(text); t != nil {
+		return t, true
+	}
 	t, err := diagnose.ParseTable(text)
 	if err != nil || len(t.Rows) < 2 || t.TimeColumn() == "" {
 		return nil, false
@@ -255,6 +259,9 @@ func (e *Env) oneTable(name string) (*diagnose.Table, error) {
 	b, err := e.readInput(name)
 	if err != nil {
 		return nil, err
+	}
+	if t := scaling.FromMatrix(string(b)); t != nil {
+		return t, nil
 	}
 	t, err := diagnose.ParseTable(string(b))
 	if err != nil {

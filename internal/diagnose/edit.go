@@ -20,13 +20,23 @@ type Edit struct {
 	Until     int
 }
 
+// valid reports whether the edit has a place. A value that is written over several
+// lines, or in JSON, has none.
+func (e *Edit) valid() bool { return e.Whole || e.Line > 0 && e.Col > 0 }
+
 // replaceField is an edit that writes text in place of a value, quotes included.
 func replaceField[T any](file string, f Field[T], text string) Edit {
+	if f.At.Len == 0 {
+		return Edit{File: file}
+	}
 	return Edit{File: file, Line: f.At.Line, Col: f.At.Col, Del: f.At.Len, Text: text}
 }
 
 // renameKey is an edit that writes another name in place of a key.
 func renameKey[T any](file string, f Field[T], name string) Edit {
+	if f.Key.Len == 0 {
+		return Edit{File: file}
+	}
 	return Edit{File: file, Line: f.Key.Line, Col: f.Key.Col, Del: f.Key.Len, Text: name}
 }
 

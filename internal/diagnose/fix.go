@@ -96,7 +96,7 @@ func replaceSignals(g *signal) []Edit {
 		return []Edit{{File: g.obj.File, Whole: true, Line: list.Line - 1, Until: list.After, Text: strings.Join(hpaMetrics(pad), "\n")}}
 	case list.Line > 0 && list.After >= list.Line && g.so != nil:
 		return []Edit{{File: g.obj.File, Whole: true, Line: list.Line - 1, Until: list.After, Text: strings.Join(kedaTriggers(g, pad), "\n")}}
-	case g.hpa != nil && !g.hpa.Behavior.Set && g.obj.Alone && g.obj.Start > 0 && strings.HasPrefix(g.obj.APIVersion, "autoscaling/"):
+	case g.hpa != nil && g.hpa.SpecAt.Line > 0 && !g.hpa.Behavior.Set && g.obj.Alone && g.obj.Start > 0 && strings.HasPrefix(g.obj.APIVersion, "autoscaling/"):
 		return []Edit{{File: g.obj.File, Whole: true, Line: g.obj.Start - 1, Until: g.obj.End, Text: strings.Join(wholeHPA(g.hpa), "\n")}}
 	}
 	return nil

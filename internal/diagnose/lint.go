@@ -8,8 +8,8 @@ package diagnose
 func Lint(s *Set) []Finding {
 	k := &sink{}
 	for _, check := range [...]func(*Set, *sink){
-		checkMisleading, checkUnits, checkValueType, checkQueries, checkFallback, checkPace, checkBounds, checkAdapter,
-		checkProbes, checkCommand, checkDrain, checkRollout,
+		checkMisleading, checkUnits, checkValueType, checkQueries, checkFallback, checkPace, checkBounds, checkZero, checkModelNames, checkAdapter,
+		checkProbes, checkCommand, checkDrain, checkRollout, checkDeadline,
 		checkPools, checkPickers, checkRoutes, checkMonitors, checkDisruption, checkEnvoy,
 		checkSeenHPA, checkEvents,
 	} {
@@ -28,6 +28,12 @@ func (k *sink) add(f Finding) {
 		f.Severity = r.Severity
 	}
 	f.Docs = DocsOf(f.Code)
+	for i := range f.Edits {
+		if !f.Edits[i].valid() { // half of a patch is worse than none
+			f.Edits = nil
+			break
+		}
+	}
 	k.out = append(k.out, f)
 }
 

@@ -127,7 +127,7 @@ func averagedFinding(g *signal) Finding {
 		f.Message = fmt.Sprintf("AverageValue divides the value by the target and ignores the count: an average of at most %s over %s never asks for more than %d, whatever the load", Num(bound), Num(g.want.V), most)
 	} else {
 		f.Evidence = append(f.Evidence, Ev("desired_at_twice_the_target", 2, "replicas"))
-		f.Message = fmt.Sprintf("AverageValue divides the value by the target and ignores the count: an average of twice the target asks for 2 replicas even where 8 are running")
+		f.Message = "AverageValue divides the value by the target and ignores the count: an average of twice the target asks for 2 replicas even where 8 are running"
 	}
 	f.Remedy = "Use type Value for an average (the count is multiplied by value/target), or sum the metric and keep AverageValue."
 	switch {

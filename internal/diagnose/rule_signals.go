@@ -92,7 +92,7 @@ func cpuUsage(s *Set, w *Workload) cpuUse {
 			return u
 		}
 	}
-	u.cores, u.source = assumedCores, "5 to 15 % of the host is what busy GPU servers report"
+	u.cores, u.source = assumedCores, "assumed: busy GPU servers report 5 to 15 % of the host"
 	if s.Seen.CPUCores.Set {
 		u.cores, u.source = s.Seen.CPUCores.V, "observed"
 	}
@@ -121,10 +121,13 @@ func cpuFinding(s *Set, g *signal, w *Workload, serves Serves, how string) Findi
 	if !math.IsNaN(u.cores) {
 		f.Evidence = append(f.Evidence, Ev("cpu_used", u.cores, "cores").From(u.source))
 	}
+	if u.request > 0 {
+		u.source = "cpu_used / cpu_request"
+	}
 	n := max(g.min, 1)
 	switch {
 	case math.IsNaN(u.util):
-		f.Evidence = append(f.Evidence, Ev("cpu_utilisation", "5..15", "%").Assumed(u.source))
+		f.Evidence = append(f.Evidence, Ev("cpu_utilisation", "5..15", "%").From(u.source))
 		f.Message = fmt.Sprintf("CPU says nothing about the load of a model server: at its limit it uses 5 to 15 %% of the host, so a target of %s %% is not reached while requests wait, and the count stays at the minimum (%d)", Num(target), g.min)
 	case u.util < target*(1-tolerance):
 		want := desiredRatio(n, u.util, target)

@@ -221,11 +221,13 @@ type Workload struct {
 	Object
 	Fragment bool
 	Replicas Field[int]
-	Strategy Strategy
-	Selector Pairs
-	Pod      Pod
-	Scaler   ServiceScaler // autoscaling that the kind itself carries (KServe, Knative)
-	SpecAt   MapAt
+	// ProgressDeadline is progressDeadlineSeconds of a Deployment; 600 where unset.
+	ProgressDeadline Field[int]
+	Strategy         Strategy
+	Selector         Pairs
+	Pod              Pod
+	Scaler           ServiceScaler // autoscaling that the kind itself carries (KServe, Knative)
+	SpecAt           MapAt
 }
 
 // Strategy is how a Deployment replaces its pods.

@@ -150,6 +150,12 @@ type EnvoyHCM struct {
 	Line          int
 }
 
+// ModelPolicy is an object that scales a model by its name.
+type ModelPolicy struct {
+	Object
+	Model Field[string]
+}
+
 // Set is everything that was read: the objects of all files and what was observed
 // of the running system.
 type Set struct {
@@ -164,6 +170,7 @@ type Set struct {
 	Quotas       []Quota
 	AdapterRules []AdapterRule
 	Envoys       []Envoy
+	Policies     []ModelPolicy
 	Objects      int // all objects that were read, known kinds or not
 
 	Seen Observed

@@ -207,6 +207,14 @@ func (r *reader) object(in *Input, n node, alone bool, list string) {
 	switch o.Kind {
 	case "HorizontalPodAutoscaler":
 		r.set.HPAs = append(r.set.HPAs, readHPA(o, n))
+	case "PodAutoscaler": // AIBrix; Knative's own is internal and has no metricsSources
+		if n.get("spec", "metricsSources").isSeq() {
+			r.set.HPAs = append(r.set.HPAs, readPodAutoscaler(o, n))
+		}
+	case "VariantAutoscaling":
+		if f := n.get("spec").strField("modelID"); f.Set {
+			r.set.Policies = append(r.set.Policies, diagnose.ModelPolicy{Object: o, Model: f})
+		}
 	case "ScaledObject":
 		r.set.Scaled = append(r.set.Scaled, readScaledObject(o, n))
 	case "InferencePool":

@@ -54,7 +54,7 @@ func TestRules(t *testing.T) {
 			quiet[code]++
 		})
 	}
-	history := "never-scaled capped-at-max inert-autoscaler flapping pending-cascade runaway scaled-late lost-signal-scale-down"
+	history := "never-scaled capped-at-max flapping pending-cascade runaway scaled-late lost-signal-scale-down"
 	for _, r := range diagnose.Rules() {
 		if r.Area == "start" || r.Area == "traffic" || strings.Contains(history, r.Code) {
 			continue // tested where they live
@@ -118,4 +118,24 @@ func FuzzRead(f *testing.F) {
 		diagnose.Apply("f.yaml", text, edits)
 		manifest.Events("f.yaml", []byte(text))
 	})
+}
+
+// TestJSONIsNotEdited holds edits away from JSON, where a line of YAML would break
+// the file.
+func TestJSONIsNotEdited(t *testing.T) {
+	text := `{"apiVersion":"keda.sh/v1alpha1","kind":"ScaledObject","metadata":{"name":"a"},"spec":{"scaleTargetRef":{"name":"m"},"maxReplicaCount":5,"cooldownPeriod":3,` +
+		`"triggers":[{"type":"prometheus","metadata":{"serverAddress":"http://p","query":"tgi_queue_size","threshold":"10"}}]}}`
+	set, _ := manifest.Read([]manifest.Input{{Name: "a.json", Data: []byte(text)}})
+	found := diagnose.Lint(set)
+	if len(found) < 3 {
+		t.Fatalf("found %v", codes(found))
+	}
+	for _, f := range found {
+		if len(f.Edits) > 0 {
+			t.Errorf("%s has edits", f.Code)
+		}
+		if f.Line != 1 {
+			t.Errorf("%s is at line %d", f.Code, f.Line)
+		}
+	}
 }

@@ -42,6 +42,23 @@ func readHPA(o diagnose.Object, n node) diagnose.HPA {
 	return h
 }
 
+// readPodAutoscaler reads an AIBrix PodAutoscaler as the HPA that it resembles: its
+// targets are averages per pod.
+func readPodAutoscaler(o diagnose.Object, n node) diagnose.HPA {
+	spec := n.get("spec")
+	h := diagnose.HPA{
+		Object: o, Target: readTarget(spec.get("scaleTargetRef")), Min: spec.intField("minReplicas"), Max: spec.intField("maxReplicas"), SpecAt: spec.mapAt(),
+	}
+	for _, m := range spec.get("metricsSources").items() {
+		x := diagnose.Metric{Type: diagnose.MetricPods, Name: m.strField("targetMetric"), Target: m.floatField("targetValue"), Kind: diagnose.TargetAverage, Line: m.line()}
+		if m.str("metricSourceType") == "resource" {
+			x.Type, x.Kind = diagnose.MetricResource, diagnose.TargetUtilization
+		}
+		h.Metrics = append(h.Metrics, x)
+	}
+	return h
+}
+
 func readConditions(n node) []diagnose.Condition {
 	var out []diagnose.Condition
 	for _, c := range n.items() {

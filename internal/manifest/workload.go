@@ -25,6 +25,7 @@ func (r *reader) workload(o diagnose.Object, n node) {
 	w.Replicas = spec.intField("replicas")
 	w.Selector, _ = spec.get("selector").labels()
 	w.Strategy = readStrategy(spec)
+	w.ProgressDeadline = spec.intField("progressDeadlineSeconds")
 	w.Scaler = readServiceScaler(o, spec)
 	pods := podSpecs(n, 0)
 	if len(pods) == 0 {

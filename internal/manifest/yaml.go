@@ -3,6 +3,8 @@
 package manifest
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ type doc struct {
 	file       string
 	lines      []string // of the whole file
 	start, end int      // first and last line, 1-based
+	json       bool     // JSON: lines are known, but nothing can be edited in place
 	root       node
 }
 
@@ -156,6 +159,9 @@ func (n node) span() diagnose.Span {
 	}
 	src := n.d.lines[s.Line-1]
 	s.Col = byteCol(src, n.y.Column)
+	if n.d.json {
+		return s
+	}
 	if s.Col < 1 || s.Col > len(src) {
 		return s
 	}
@@ -233,7 +239,7 @@ func (n node) mapAt() diagnose.MapAt {
 		return diagnose.MapAt{}
 	}
 	m := diagnose.MapAt{Line: n.line()}
-	if m.Line < 1 || m.Line > len(n.d.lines) {
+	if m.Line < 1 || m.Line > len(n.d.lines) || n.d.json {
 		return diagnose.MapAt{}
 	}
 	m.Col = byteCol(n.d.lines[m.Line-1], n.y.Column)
@@ -378,8 +384,12 @@ func parseDoc(file string, lines []string, start, end int) (d *doc, err error) {
 		}
 	}()
 	d = &doc{file: file, lines: lines, start: start, end: end}
+	text := []byte(strings.Join(lines[start-1:end], "\n"))
+	if t := bytes.TrimSpace(text); len(t) > 0 && (t[0] == '{' || t[0] == '[') {
+		d.json = json.Valid(t)
+	}
 	var y yaml.Node
-	if err := yaml.Unmarshal([]byte(strings.Join(lines[start-1:end], "\n")), &y); err != nil {
+	if err := yaml.Unmarshal(text, &y); err != nil {
 		return nil, err
 	}
 	if len(y.Content) == 1 {

@@ -17,25 +17,24 @@ import (
 
 // row is one moment of a history. NaN is unknown, which is never zero.
 type row struct {
-	t                               float64
-	replicas, ready, desired        float64
-	waiting, running, kv            float64
-	ttft                            float64 // milliseconds
-	cpu, gpu                        float64 // percent
-	rps, prompt                     float64
-	target                          float64 // in flight per replica
-	lost                            bool    // the signal's source answered nothing
-	line                            int
-	runningPerReady, waitingPerRepl float64
+	t                        float64
+	replicas, ready, desired float64
+	waiting, running, kv     float64
+	ttft                     float64 // milliseconds
+	cpu, gpu                 float64 // percent
+	rps, prompt              float64
+	target                   float64 // in flight per replica
+	lost                     bool    // the signal's source answered nothing
+	line                     int
+	runningPerReady          float64
 }
 
 // history is a table read by the meaning of its columns.
 type history struct {
-	rows                []row
-	has                 map[string]bool
-	replicaName         string
-	signalName          string
-	desiredIsSuggestion bool // desired is a recommendation beside the count
+	rows        []row
+	has         map[string]bool
+	replicaName string
+	signalName  string
 }
 
 var unknown = math.NaN()
@@ -47,10 +46,10 @@ var columns = [...]struct {
 	field string
 	names []string
 }{
-	{"replicas", []string{"replicas", "spec_replicas", "current_replicas", "current", "count", "pods", "replica_count", "naive_max_a", "allocation", "share", "kube_deployment_spec_replicas"}},
+	{"replicas", []string{"replicas", "spec_replicas", "num_replicas", "n_replicas", "replicas_current", "current_pods", "current_replicas", "current", "count", "pods", "replica_count", "naive_max_a", "allocation", "share", "kube_deployment_spec_replicas"}},
 	{"ready", []string{"ready", "replicas_ready", "ready_replicas", "ready_pods", "readyreplicas", "available", "kube_deployment_status_replicas_ready"}},
-	{"desired", []string{"desired", "desired_replicas", "desiredreplicas", "recommendation", "recommended", "want", "wanted", "kube_horizontalpodautoscaler_status_desired_replicas"}},
-	{"waiting", []string{"waiting_total", "waiting", "num_requests_waiting", "vllm_num_requests_waiting", "queue_total", "queue", "queue_depth", "queue_size", "waiting_total_true", "pending_requests", "sglang_num_queue_reqs", "queue_a", "num_queue_reqs", "tgi_queue_size"}},
+	{"desired", []string{"desired", "replicas_desired", "desired_pods", "hpa_desired", "desired_replicas", "desiredreplicas", "recommendation", "recommended", "want", "wanted", "kube_horizontalpodautoscaler_status_desired_replicas"}},
+	{"waiting", []string{"waiting_total", "requests_waiting", "num_waiting", "queued", "queue_length", "queue_len", "backlog", "waiting", "num_requests_waiting", "vllm_num_requests_waiting", "queue_total", "queue", "queue_depth", "queue_size", "waiting_total_true", "pending_requests", "sglang_num_queue_reqs", "queue_a", "num_queue_reqs", "tgi_queue_size"}},
 	{"running", []string{"running_total", "running", "num_requests_running", "vllm_num_requests_running", "inflight", "in_flight", "concurrency", "active_requests"}},
 	{"running_per_ready", []string{"running_per_ready", "running_per_replica", "running_avg", "inflight_per_replica"}},
 	{"kv", []string{"kv_usage_max", "kv_usage", "kv_cache_usage", "kv_cache_usage_perc", "vllm_kv_cache_usage_perc", "gpu_cache_usage_perc", "kv_usage_avg", "kv"}},
@@ -64,15 +63,6 @@ var columns = [...]struct {
 	{"answer", []string{"prometheus_answer", "answer", "metric_answer", "signal", "metric_value", "observed"}},
 }
 
-func columnNames(field string) []string {
-	for _, c := range columns {
-		if c.field == field {
-			return c.names
-		}
-	}
-	return nil
-}
-
 // read turns a table into a history. It reports false where the table has neither
 // replicas nor a signal.
 func read(t *diagnose.Table) (*history, bool) {
@@ -82,6 +72,12 @@ func read(t *diagnose.Table) (*history, bool) {
 		i := t.Column(c.names...)
 		col[c.field] = i
 		h.has[c.field] = i >= 0
+	}
+	for _, c := range columns {
+		if !h.has[c.field] {
+			i := columnByFact(t, c.field, col)
+			col[c.field], h.has[c.field] = i, i >= 0
+		}
 	}
 	if col["replicas"] < 0 && col["ready"] >= 0 {
 		col["replicas"], h.has["replicas"] = col["ready"], true
@@ -111,7 +107,7 @@ func read(t *diagnose.Table) (*history, bool) {
 		}
 		r := row{
 			t: at, replicas: num("replicas"), ready: num("ready"), desired: num("desired"), waiting: num("waiting"), running: num("running"),
-			kv: num("kv"), ttft: num("ttft_ms"), cpu: percent(num("cpu")), gpu: percent(num("gpu")), rps: num("rps"), prompt: num("prompt"),
+			kv: num("kv"), ttft: num("ttft_ms"), cpu: num("cpu"), gpu: num("gpu"), rps: num("rps"), prompt: num("prompt"),
 			target: num("target"), line: t.Lines[i], runningPerReady: num("running_per_ready"),
 		}
 		if s := num("ttft_s"); known(s) && !known(r.ttft) {
@@ -123,6 +119,7 @@ func read(t *diagnose.Table) (*history, bool) {
 		r.lost = lostSignal(t.Text(i, col["answer"])) || h.has["waiting"] && lostSignal(t.Text(i, col["waiting"]))
 		h.rows = append(h.rows, r)
 	}
+	h.percents()
 	slices.SortStableFunc(h.rows, func(a, b row) int {
 		switch {
 		case a.t < b.t:
@@ -135,13 +132,48 @@ func read(t *diagnose.Table) (*history, bool) {
 	return h, len(h.rows) > 0
 }
 
-// percent reads shares and percentages alike: what never exceeds 1 is a share.
-// Columns of a model server's CPU stay below 100 % of the host.
-func percent(v float64) float64 {
-	if known(v) && v <= 1 {
-		return v * 100
+// percents reads shares and percentages alike: a column that never exceeds 1 holds
+// shares.
+func (h *history) percents() {
+	for _, f := range [...]func(*row) *float64{
+		func(r *row) *float64 { return &r.cpu }, func(r *row) *float64 { return &r.gpu },
+	} {
+		most := maxOf(h.series(func(r *row) float64 { return *f(r) }))
+		if !known(most) || most > 1 {
+			continue
+		}
+		for i := range h.rows {
+			*f(&h.rows[i]) *= 100
+		}
 	}
-	return v
+}
+
+// columnByFact finds a column by what its name says where no known name fits.
+// Columns that are taken, targets and values of one replica are none.
+func columnByFact(t *diagnose.Table, field string, taken map[string]int) int {
+	want, ok := map[string]diagnose.SignalKind{
+		"waiting": diagnose.SignalQueue, "running": diagnose.SignalRunning, "kv": diagnose.SignalKV, "cpu": diagnose.SignalCPU,
+		"gpu": diagnose.SignalGPU, "rps": diagnose.SignalRequests,
+	}[field]
+	if !ok {
+		return -1
+	}
+	used := make([]bool, len(t.Columns))
+	for _, i := range taken {
+		if i >= 0 {
+			used[i] = true
+		}
+	}
+	for i, c := range t.Columns {
+		if used[i] || strings.Contains(c, "target") || strings.Contains(c, "_per_") {
+			continue
+		}
+		f := diagnose.Fact(c)
+		if f.Signal == want && f.Kind != diagnose.KindTotal && (field != "waiting" && field != "running" || f.Kind == diagnose.KindCount) {
+			return i
+		}
+	}
+	return -1
 }
 
 // lostSignal reports whether a cell says that the source answered nothing.

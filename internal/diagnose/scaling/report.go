@@ -39,14 +39,13 @@ type History struct {
 
 // Replay is what a rule would have done with the recorded signals.
 type Replay struct {
-	Rule         string   `json:"rule"`
-	Steps        []Step   `json:"steps"` // changes only
-	MaxReplicas  int      `json:"max_replicas"`
-	Changes      int      `json:"changes"`
-	FirstUp      *float64 `json:"first_scale_up_s"` // nil: never
-	HelpsFrom    *float64 `json:"helps_from_s"`     // first step plus the start-up time
-	Limited      string   `json:"limited,omitempty"`
-	signalUnseen bool
+	Rule        string   `json:"rule"`
+	Steps       []Step   `json:"steps"` // changes only
+	MaxReplicas int      `json:"max_replicas"`
+	Changes     int      `json:"changes"`
+	FirstUp     *float64 `json:"first_scale_up_s"` // nil: never
+	HelpsFrom   *float64 `json:"helps_from_s"`     // first step plus the start-up time
+	Limited     string   `json:"limited,omitempty"`
 }
 
 // Report is what was found. It marshals under the schema of findings.

@@ -90,6 +90,22 @@ func mustTable(t *testing.T, text string) *diagnose.Table {
 	return tb
 }
 
+func TestMatrix(t *testing.T) {
+	tb := scaling.FromMatrix(`{"status":"success","data":{"resultType":"matrix","result":[
+ {"metric":{"__name__":"vllm:num_requests_waiting","pod":"a"},"values":[[100,"0"],[160,"30"],[220,"60"]]},
+ {"metric":{"__name__":"vllm:num_requests_waiting","pod":"b"},"values":[[100,"0"],[160,"20"],[220,"NaN"]]},
+ {"metric":{"__name__":"vllm:kv_cache_usage_perc","pod":"a"},"values":[[100,"0.2"],[220,"0.9"]]},
+ {"metric":{"__name__":"kube_deployment_spec_replicas"},"values":[[100,"2"],[160,"2"],[220,"2"]]}]}}`)
+	if tb == nil || len(tb.Rows) != 3 || tb.Rows[1][1] != "50" || tb.Rows[1][2] != "" {
+		t.Fatalf("%+v", tb)
+	}
+	r := scaling.Analyse(scaling.Input{Histories: []scaling.History{{Table: tb}}})
+	want(t, r, "never-scaled")
+	if scaling.FromMatrix(`{"status":"success","data":{"resultType":"vector","result":[]}}`) != nil || scaling.FromMatrix("t_s,n\n") != nil {
+		t.Error("something else is read as a matrix")
+	}
+}
+
 func TestInertNames(t *testing.T) {
 	read := func(files ...string) *diagnose.Set {
 		var in []manifest.Input
