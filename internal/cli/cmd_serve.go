@@ -24,6 +24,9 @@ import (
 type serveFlags struct {
 	config, listen, admin, epp  string
 	replicas, models            []string
+	selector, namespace         string
+	inferencePool, kubeconfig   string
+	port                        int
 	policy, profile, journalDir string
 	apiKeyFile                  string
 	logFormat, logLevel         string
@@ -74,6 +77,11 @@ running streams finish, up to --drain-timeout; a second signal ends at once.`,
 func (f *serveFlags) register(fl *pflag.FlagSet) {
 	fl.StringVarP(&f.config, "config", "c", "", "configuration file")
 	fl.StringArrayVar(&f.replicas, "replica", nil, "base URL of a replica, without /v1; repeatable")
+	fl.StringVar(&f.selector, "selector", "", "`labels` of Kubernetes pods that are the replicas, key=value[,key=value]")
+	fl.StringVar(&f.namespace, "namespace", "", "namespace of --selector (default: that of the kubeconfig or of the pod)")
+	fl.IntVar(&f.port, "port", 8000, "port of the model server, with --selector")
+	fl.StringVar(&f.inferencePool, "inference-pool", "", "InferencePool that names the replicas, `namespace/name`")
+	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, ~/.kube/config or the service account)")
 	fl.StringArrayVar(&f.models, "model", nil, "model that the replicas serve; repeatable (default: whatever they list)")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:9900", "address of the admin API; empty turns it off")
 	fl.StringVar(&f.policy, "policy", route.PolicyPenstock, "routing policy: "+strings.Join(route.Names(), ", "))
@@ -106,9 +114,9 @@ func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 	set("epp", &cfg.Listen.EPP, f.epp)
 	set("admin", &cfg.Listen.Admin, f.admin)
 	set("journal-dir", &cfg.Journal.Dir, f.journalDir)
-	if len(f.replicas) > 0 {
+	if len(f.replicas) > 0 || f.selector != "" || f.inferencePool != "" {
 		if len(cfg.Pools) > 0 {
-			return nil, usagef("put the replicas into the file", "--replica and pools in %s exclude each other", f.config)
+			return nil, usagef("put the replicas into the file", "--replica, --selector or --inference-pool and pools in %s exclude each other", f.config)
 		}
 		p, err := f.pool()
 		if err != nil {
@@ -116,7 +124,7 @@ func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 		}
 		cfg.Pools = []config.Pool{p}
 	} else if len(f.models) > 0 {
-		return nil, usagef("", "--model goes with --replica; with a file the models stand in it")
+		return nil, usagef("", "--model goes with --replica, --selector or --inference-pool; with a file the models stand in it")
 	}
 	for i := range cfg.Pools {
 		if c.Flags().Changed("policy") {
@@ -142,6 +150,10 @@ func (f *serveFlags) pool() (config.Pool, error) {
 		}
 		p.Replicas.Static = append(p.Replicas.Static, strings.TrimRight(r, "/"))
 	}
+	if f.selector != "" {
+		p.Replicas.Selector = config.Selector{Namespace: f.namespace, Labels: strings.Split(f.selector, ","), Port: f.port}
+	}
+	p.Replicas.InferencePool = f.inferencePool
 	for _, m := range f.models {
 		p.Models = append(p.Models, config.Model{Name: m})
 	}
@@ -184,7 +196,7 @@ func newLog(w io.Writer, format, level string) (*slog.Logger, error) {
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, f *serveFlags, cfg *config.Config, log *slog.Logger) error {
 	s, err := buildServer(serverOptions{
-		Config: cfg, Log: log, Interval: f.interval, DrainDelay: f.drainDelay, DrainTimeout: f.drainTimeout,
+		Config: cfg, Log: log, Interval: f.interval, Kubeconfig: f.kubeconfig, DrainDelay: f.drainDelay, DrainTimeout: f.drainTimeout,
 	})
 	if err != nil {
 		return err

@@ -30,6 +30,7 @@ import (
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/gateway"
 	"github.com/penstock-project/penstock/internal/journal"
+	"github.com/penstock-project/penstock/internal/kube"
 	"github.com/penstock-project/penstock/internal/observe"
 	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/share"
@@ -45,6 +46,9 @@ type serverOptions struct {
 	Sources map[string]observe.Source
 	// Interval is the time between scrapes; 0: 1 s.
 	Interval time.Duration
+	// Kubeconfig names the file of pools that are found through Kubernetes; "": what
+	// the environment says.
+	Kubeconfig string
 	// DrainDelay is how long a server that stops keeps taking requests while it
 	// already says that it is not ready; DrainTimeout bounds the wait for streams.
 	DrainDelay, DrainTimeout time.Duration
@@ -56,7 +60,8 @@ type livePool struct {
 	source   string
 	flow     *flow.Flow
 	observer *observe.Observer
-	auth     string // Authorization for the engines
+	auth     string                    // Authorization for the engines
+	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
 }
 
 // server is a running Penstock. Build it, Run it; Reload may be called meanwhile.
@@ -81,6 +86,9 @@ type server struct {
 	cfg   *config.Config // what runs
 	pools []*livePool
 	state console.ConfigState
+	kube  *kube.Cluster // nil while no pool is found through Kubernetes
+
+	watchKube func(*kube.Cluster) // watches a connection that a reload makes; nil before Run; under mu
 }
 
 // buildServer wires a server and opens its listeners, so that a port in use is
@@ -197,7 +205,10 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 		return err
 	}
 	lp := &livePool{cfg: p}
-	src := s.source(&p)
+	src, err := s.source(&p, lp)
+	if err != nil {
+		return err
+	}
 	lp.source = src.String()
 	var key config.Secret
 	if p.Engine.APIKeyFile != "" {
@@ -243,17 +254,19 @@ func poolProfile(p *config.Pool) (engine.Profile, error) {
 }
 
 // source returns where the replicas of a pool are found.
-func (s *server) source(p *config.Pool) observe.Source {
+func (s *server) source(p *config.Pool, lp *livePool) (observe.Source, error) {
 	if src := s.o.Sources[p.Name]; src != nil {
-		return src
+		return src, nil
 	}
 	switch r := &p.Replicas; {
 	case r.File != "":
-		return observe.File{Path: r.File, Log: s.log}
+		return observe.File{Path: r.File, Log: s.log}, nil
 	case r.DNS != "":
-		return observe.DNS{URL: r.DNS, Log: s.log}
+		return observe.DNS{URL: r.DNS, Log: s.log}, nil
+	case len(r.Selector.Labels) > 0 || r.InferencePool != "":
+		return s.kubeSource(p, lp)
 	default:
-		return observe.StaticURLs(r.Static)
+		return observe.StaticURLs(r.Static), nil
 	}
 }
 
@@ -302,7 +315,7 @@ func (s *server) consolePools() []console.Pool {
 	for i, p := range s.pools {
 		out[i] = console.Pool{
 			Name: p.cfg.Name, Models: modelNames(&p.cfg), Adapters: adapterNames(&p.cfg), Source: p.source,
-			Flow: p.flow, Observer: p.observer,
+			Flow: p.flow, Observer: p.observer, Control: s.control(p),
 		}
 	}
 	return out
@@ -381,6 +394,7 @@ func (s *server) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { s.watchKeys(watch) })
 	wg.Go(func() { s.meter.Run(watch) })
+	s.followKube(watch, &wg)
 	broken := make(chan error, 3)
 	gw := gateway.NewServer(s.front.h, s.tls, s.log)
 	serve := func(name string, run func() error) {

@@ -100,4 +100,3 @@ func (f *eppFront) close() {
 		f.ln.Close()
 	}
 }
-

@@ -101,8 +101,12 @@ func (s *server) applyPool(lp *livePool, p config.Pool) error {
 		lp.observer.SetModels(modelNames(&p))
 	}
 	a, b := &p.Replicas, &lp.cfg.Replicas
-	if !slices.Equal(a.Static, b.Static) || a.File != b.File || a.DNS != b.DNS {
-		src := s.source(&p)
+	if !slices.Equal(a.Static, b.Static) || a.File != b.File || a.DNS != b.DNS || a.InferencePool != b.InferencePool ||
+		a.Selector.Namespace != b.Selector.Namespace || a.Selector.Port != b.Selector.Port || !slices.Equal(a.Selector.Labels, b.Selector.Labels) {
+		src, err := s.source(&p, lp)
+		if err != nil {
+			return fmt.Errorf("pool %s: %w", p.Name, err)
+		}
 		lp.observer.SetSource(src)
 		lp.source = src.String()
 	}

@@ -136,6 +136,15 @@ func checkLabel(s string) error {
 	return nil
 }
 
+// checkPoolName wants namespace/name.
+func checkPoolName(s string) error {
+	ns, name, ok := strings.Cut(s, "/")
+	if s != "" && (!ok || ns == "" || name == "" || strings.Contains(name, "/")) {
+		return fmt.Errorf("%q is not namespace/name", s)
+	}
+	return nil
+}
+
 func checkRedis(s string) error {
 	if s == "" {
 		return nil

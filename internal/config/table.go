@@ -121,7 +121,6 @@ func required() option                       { return func(f *field) { f.require
 func live() option                           { return func(f *field) { f.live = true } }
 
 const (
-	needsKube   = "finding replicas through Kubernetes is not part of this build"
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
 	needsShare  = "sharing between routers is not part of this build"
@@ -195,15 +194,15 @@ var replicasObject = &object{name: "replicas", fields: []field{
 		func(r *Replicas) *string { return &r.File }, live()),
 	text("dns", "URL whose host is looked up again and again, such as http://vllm.example:8000. A host that starts with _ is an SRV name.",
 		func(r *Replicas) *string { return &r.DNS }, checked(checkDNS), live()),
-	mapping("selector", "Kubernetes pods by label.", selectorObject, func(r *Replicas) *Selector { return &r.Selector }, later(needsKube)),
-	text("inferencePool", "namespace/name of an InferencePool.", func(r *Replicas) *string { return &r.InferencePool }, later(needsKube)),
+	mapping("selector", "Kubernetes pods by label.", selectorObject, func(r *Replicas) *Selector { return &r.Selector }, live()),
+	text("inferencePool", "namespace/name of an InferencePool.", func(r *Replicas) *string { return &r.InferencePool }, checked(checkPoolName), live(), example("models/llama")),
 	mapping("process", "Replicas that Penstock starts on this machine.", processObject, func(r *Replicas) *Process { return &r.Process }, later(needsProcs)),
 }}
 
 var selectorObject = &object{name: "selector", fields: []field{
-	text("namespace", "Namespace of the pods.", func(s *Selector) *string { return &s.Namespace }),
-	texts("labels", "Labels that a pod must carry, key=value.", func(s *Selector) *[]string { return &s.Labels }, checked(checkLabel)),
-	integer("port", "Port of the model server.", func(s *Selector) *int { return &s.Port }, within(1, 65535), def("8000")),
+	text("namespace", "Namespace of the pods; empty: that of the kubeconfig or of the pod.", func(s *Selector) *string { return &s.Namespace }, live()),
+	texts("labels", "Labels that a pod must carry, key=value.", func(s *Selector) *[]string { return &s.Labels }, checked(checkLabel), live()),
+	integer("port", "Port of the model server.", func(s *Selector) *int { return &s.Port }, within(1, 65535), def("8000"), live()),
 }}
 
 var processObject = &object{name: "process", fields: []field{

@@ -54,7 +54,7 @@ func (c *Config) writeObject(b *bytes.Buffer, o *object, v any, path string, dep
 		}
 		switch f.kind {
 		case kindObject:
-			if !c.set[p] && isZero(at) || optionalBlock(f) && !c.set[p] {
+			if !c.set[p] && isZero(at) || optionalBlock(f) && !c.set[p] && idle(at) {
 				continue
 			}
 			fmt.Fprintf(b, "%s%s:\n", pad, f.key)

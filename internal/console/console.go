@@ -38,6 +38,8 @@ type Pool struct {
 	Models   []string // names of the configuration, aliases left out
 	Adapters []string // of the configuration
 	Source   string   // where replicas are found, for people
+	// Control tells of the control plane that lists the replicas; nil where none does.
+	Control  func() *ControlPlane
 	Flow     *flow.Flow
 	Observer *observe.Observer
 }

@@ -56,7 +56,8 @@ type PoolStatus struct {
 	Policy   string           `json:"policy"`
 	Models   []string         `json:"models"`
 	Source   string           `json:"source,omitempty"` // where replicas are found
-	Snapshot *SnapshotState   `json:"snapshot"`         // null before the first
+	Control  *ControlPlane    `json:"control_plane,omitempty"`
+	Snapshot *SnapshotState   `json:"snapshot"` // null before the first
 	Replicas int              `json:"replicas"`
 	Ready    int              `json:"ready"`
 	Slow     int              `json:"slow"`
@@ -67,6 +68,17 @@ type PoolStatus struct {
 	Replica  []ReplicaStatus  `json:"endpoints"`
 	Engine   *EngineInUse     `json:"engine,omitempty"`
 	Adapters []AdapterSummary `json:"adapters,omitempty"`
+}
+
+// ControlPlane is what is known of the control plane that lists the replicas of a
+// pool. While it does not answer, the last list stays in use.
+type ControlPlane struct {
+	AgeMS *float64 `json:"age_ms"`          // since it last answered; null: never yet
+	Fault string   `json:"fault,omitempty"` // why it does not answer
+	// FailureMode is what an InferencePool asks of the proxy while the picker is
+	// down; "FailClose (not set)" where it says nothing.
+	FailureMode string `json:"failure_mode,omitempty"`
+	Picker      string `json:"picker,omitempty"` // Service and port of the InferencePool's endpoint picker
 }
 
 // SnapshotState is the last snapshot.
@@ -205,6 +217,9 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 			DemotedByLoad: t.DemotedByLoad, Leaked: t.Leaked,
 		},
 		Replica: []ReplicaStatus{},
+	}
+	if p.Control != nil {
+		out.Control = p.Control()
 	}
 	if e := t.Engine; e.PTok > 0 {
 		out.Engine = &EngineInUse{
