@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,7 +31,8 @@ func checkEPPCmd(e *Env) *cobra.Command {
 		Long: `Play the proxy against any server of the endpoint picker protocol (ext-proc) and
 say, check by check, what holds: order of answers, bodies byte for byte, subset
 hints, errors, trailers, health, clients that leave. It tries TLS first, then
-plaintext, and needs nothing but the address; it sends no request to an engine.`,
+plaintext, and needs nothing but the address and, where the picker looks at it, the
+name of a model; it sends no request to an engine.`,
 		Example: `  penstock check epp 127.0.0.1:9002 --model llama-3.1-8b
   penstock check epp 127.0.0.1:9002 --endpoint 10.0.0.1:8000 --endpoint 10.0.0.2:8000 -o json`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -53,6 +55,10 @@ plaintext, and needs nothing but the address; it sends no request to an engine.`
 			}
 		}
 		rep, err := eppcheck.Run(c.Context(), o)
+		var model *eppcheck.ModelError
+		if errors.As(err, &model) {
+			return usagef("name a model that the pool serves with --model", "%v", err)
+		}
 		if err != nil {
 			return &Fault{Code: ExitUnreachable, Err: err, Hint: "is the picker running, and is this its gRPC port?"}
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -37,6 +38,12 @@ func TestEPPOfAServer(t *testing.T) {
 	for _, c := range rep.Checks {
 		if c.Result != eppcheck.Pass {
 			t.Errorf("%s: %s: %s", c.Name, c.Result, c.Detail)
+		}
+	}
+	for _, name := range []string{"", "nobody-serves-this"} {
+		var model *eppcheck.ModelError
+		if _, err := eppcheck.Run(t.Context(), eppcheck.Options{Address: s.EPPAddr(), Model: name, Timeout: 10 * time.Second}); !errors.As(err, &model) || model.Model != name {
+			t.Errorf("model %q: %v, want one error that names it instead of a page of failures", name, err)
 		}
 	}
 	if s.GatewayURL() != "" {

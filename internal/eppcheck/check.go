@@ -54,7 +54,7 @@ type Report struct {
 // Options of a run.
 type Options struct {
 	Address string // host:port of the picker
-	Model   string // a model that the pool serves; "" asks nothing in particular
+	Model   string // a model that the pool serves; "" only for pickers that do not look at it
 	// Endpoints are members of the pool, ip:port. Empty: learned from picks, which
 	// may miss some.
 	Endpoints []string
@@ -77,6 +77,36 @@ type probe struct {
 type check struct {
 	name string
 	run  func(ctx context.Context, p *probe) (string, error)
+}
+
+// ModelError says that the picker refuses the plainest request there is because of
+// the model it names. No check would say anything after that.
+type ModelError struct {
+	Model  string
+	Status int    // 400 or 404
+	Detail string // what the picker said
+}
+
+// Error names the model and the answer.
+func (e *ModelError) Error() string {
+	if e.Model == "" {
+		return "the picker wants to know the model: " + e.Detail
+	}
+	return fmt.Sprintf("the picker knows no model %q: %s", e.Model, e.Detail)
+}
+
+// knowsModel asks for one pick and returns a *ModelError if it is refused for the
+// model's sake. Every other fault is left to the checks.
+func (p *probe) knowsModel(ctx context.Context) error {
+	k, err := p.post(ctx, p.chat("x"), nil, subset{})
+	if err != nil || k.immediate == nil {
+		return nil
+	}
+	code := int(k.immediate.GetStatus().GetCode())
+	if code != 404 && (code != 400 || p.o.Model != "") {
+		return nil
+	}
+	return &ModelError{Model: p.o.Model, Status: code, Detail: k.valid().Error()}
 }
 
 type skipError struct{ why string }
@@ -108,13 +138,16 @@ func dial(ctx context.Context, o Options) (*grpc.ClientConn, bool, error) {
 		if err == nil || answered(err) {
 			return conn, useTLS, nil
 		}
-		errs = append(errs, err)
+		if len(errs) == 0 || errs[0].Error() != err.Error() { // nobody listens: once is enough
+			errs = append(errs, err)
+		}
 		_ = conn.Close()
 	}
 	return nil, false, fmt.Errorf("no picker answers at %s: %w", o.Address, errors.Join(errs...))
 }
 
-// Run runs the whole suite.
+// Run runs the whole suite. It returns a *ModelError if the picker asks for another
+// model than o.Model, and any other error if no picker answers.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = 3 * time.Second
@@ -125,6 +158,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	defer conn.Close()
 	p := &probe{o: o, conn: conn, api: extprocv3.NewExternalProcessorClient(conn), tls: useTLS}
+	if err := p.knowsModel(ctx); err != nil {
+		return nil, err
+	}
 	if len(p.o.Endpoints) == 0 {
 		p.o.Endpoints = p.learn(ctx)
 	}
