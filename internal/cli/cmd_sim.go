@@ -5,6 +5,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -207,7 +208,7 @@ part), and after a colon the seconds between scrapes, such as own:1.`,
 	fl.Float64Var(&f.share, "share", 0, "synthetic traffic: part of the prompt tokens that an earlier prompt begins with")
 	fl.IntVar(&f.replicas, "replicas", 8, "replicas of the fleet")
 	fl.IntVar(&f.kvTokens, "kv-tokens", 0, "KV memory of a replica in tokens (default: the profile's)")
-	fl.StringVar(&f.profile, "profile", "qwen3-32b-2xh100", "engine profile of the replicas")
+	fl.StringVar(&f.profile, "profile", "qwen3-32b-2xh100", "engine profile of the replicas: a built-in name or a file")
 	fl.Float64Var(&f.speedup, "speedup", 1, "play the trace's clock so many times faster")
 	fl.IntVar(&f.factor, "factor", 1, "lay so many shifted copies of the trace over each other")
 	fl.BoolVar(&f.open, "open", false, "send the turns of a session at their own times instead of after the answer")
@@ -246,12 +247,12 @@ func (f *compareFlags) check() error {
 // config is the fleet that the flags ask for.
 func (f *compareFlags) config(blockTokens int) (sim.Config, error) {
 	p, ok := engine.Lookup(f.profile)
-	if !ok {
-		var names []string
-		for _, q := range engine.Profiles() {
-			names = append(names, q.Name)
+	if _, err := os.Stat(f.profile); !ok && err == nil {
+		if p, err = loadProfile(f.profile); err != nil {
+			return sim.Config{}, err
 		}
-		return sim.Config{}, usagef("", "--profile %q is unknown; use one of: %s", f.profile, strings.Join(names, ", "))
+	} else if !ok {
+		return sim.Config{}, usagef("", "--profile %q is unknown; use one of: %s, or a file", f.profile, strings.Join(profileNames(), ", "))
 	}
 	if f.kvTokens > 0 {
 		p.KVTokens = f.kvTokens
