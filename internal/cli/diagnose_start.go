@@ -50,7 +50,7 @@ show them. The largest stage that can be removed comes first.`,
 			return err
 		}
 		rep := coldstart.Analyse(in)
-		if err := e.startProbes(rep, append(f.manifests, files...)); err != nil {
+		if err := e.startProbes(rep, len(in.Events), append(f.manifests, files...)); err != nil {
 			return err
 		}
 		if *out == "json" {
@@ -141,9 +141,14 @@ func (e *Env) startInput(f *startFlags, args []string) (in coldstart.Input, file
 	return in, files, nil
 }
 
-// startProbes compares the probes of manifests with the start that was seen.
-func (e *Env) startProbes(rep *coldstart.Report, names []string) error {
+// startProbes compares the probes of manifests with the start that was seen. A log
+// without events begins after its container did: what is too long for a probe in the
+// log was too long for it in the pod.
+func (e *Env) startProbes(rep *coldstart.Report, events int, names []string) error {
 	seconds, ok := rep.Facts.Get("container_start_to_ready_s")
+	if !ok && events == 0 && rep.Total != nil {
+		seconds, ok = *rep.Total, true
+	}
 	if !ok || len(names) == 0 {
 		return nil
 	}

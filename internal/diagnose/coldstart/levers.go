@@ -179,7 +179,7 @@ func (r *Report) slow(name, file string) diagnose.Finding {
 		steps = append(steps, s)
 	}
 	for _, w := range r.WhatIf {
-		steps = append(steps, fmt.Sprintf("With %s: about %s.", w.Levers, diagnose.Seconds(w.Total)))
+		steps = append(steps, fmt.Sprintf("With %s: about %s.", strings.ReplaceAll(w.Levers, "_", " "), diagnose.Seconds(w.Total)))
 	}
 	f.Remedy = strings.Join(steps, "\n")
 	return f

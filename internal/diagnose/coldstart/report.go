@@ -3,6 +3,7 @@
 package coldstart
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -223,7 +224,17 @@ func (r *Report) order() {
 	for i, n := range stageOrder {
 		rank[n] = i
 	}
-	slices.SortStableFunc(r.Stages, func(a, b Stage) int { return rank[a.Name] - rank[b.Name] })
+	key := func(s Stage) (bar, own int) { // a part stands below the bar that contains it
+		if outer, ok := rank[s.In]; ok {
+			return outer, 1 + rank[s.Name]
+		}
+		return rank[s.Name], 0
+	}
+	slices.SortStableFunc(r.Stages, func(a, b Stage) int {
+		abar, aown := key(a)
+		bbar, bown := key(b)
+		return cmp.Or(abar-bbar, aown-bown)
+	})
 }
 
 // stageOrder is the order in which stages are shown.
