@@ -129,6 +129,12 @@ func (s *Server) turn(events []engine.Event) ([]engine.Event, time.Duration) {
 	for i := range events {
 		s.apply(&events[i])
 	}
+	// Only now, so that an answer of one token brings its end with it.
+	for i := range events {
+		if j := s.jobs[events[i].Seq]; j != nil && events[i].Kind == engine.EventFirstToken {
+			j.signal()
+		}
+	}
 	streaming := false
 	for id, j := range s.jobs {
 		if !j.stream || j.first.IsZero() {
@@ -175,7 +181,6 @@ func (s *Server) apply(e *engine.Event) {
 		j.first, j.counted, j.countedAt = at, 1, at
 		j.produced.Store(1)
 		s.met.firstToken(j)
-		j.signal()
 	case engine.EventPreempted:
 		j.preemptions++
 	case engine.EventFinished:
