@@ -99,7 +99,7 @@ func TestAdvisoryControlEndpoints(t *testing.T) {
 func TestAdvisoryAstronomicalN(t *testing.T) {
 	u := says(t, jsonAnswer(200, okBody))
 	f := newFixture(t, setup{}, u.url)
-	for _, n := range []string{"2147483647", "1e300", "129"} {
+	for _, n := range []string{"2147483647", "1e300", "129", `"129"`, `"1000000"`, `" 1_000_000 "`} {
 		if res, _ := f.chat(strings.TrimSuffix(chatBody, "}") + `,"n":` + n + `}`); res.StatusCode != 400 {
 			t.Errorf("n %s: %d", n, res.StatusCode)
 		}

@@ -160,7 +160,7 @@ func (p *parser) setting(id keyID) {
 			s.MaxTokens = n
 		}
 	case keyN:
-		s.N = max(1, p.positive())
+		p.answers()
 	case keyUser:
 		s.User = p.hashed()
 	case keyPromptCacheKey:
@@ -190,6 +190,17 @@ func (p *parser) model() {
 		if p.skip(); p.err == nil {
 			p.err = &BadRequest{Param: "model", Message: "model must be a string", Offset: start, Code: CodeInvalidType}
 		}
+	}
+}
+
+// answers reads "n". Engines take a number in quotes for the number (blanks, signs
+// and underscores included), so one that is not judged here would pass every
+// ceiling; no client library sends one.
+func (p *parser) answers() {
+	quoted, start := p.peek() == '"', p.i
+	p.s.N = max(1, p.positive())
+	if quoted && p.err == nil {
+		p.err = &BadRequest{Param: "n", Message: "n must be a number", Offset: start, Code: CodeInvalidType}
 	}
 }
 

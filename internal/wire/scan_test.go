@@ -90,6 +90,8 @@ func TestScanRefuses(t *testing.T) {
 		{`{"x":` + deep + `}`, "", CodeInvalidJSON},
 		{`{"model":{"name":"m"},"messages":[]}`, "model", CodeInvalidType},
 		{`{"model":7,"messages":[]}`, "model", CodeInvalidType},
+		{`{"model":"m","messages":[],"n":"1000000"}`, "n", CodeInvalidType},
+		{`{"model":"m","messages":[],"n":" 1_000 "}`, "n", CodeInvalidType},
 		{`{"model":"m"}`, "messages", CodeMissing},
 		{`{"model":"a","messages":[],"model":"b"}`, "model", CodeInvalidValue},
 		{`{"model":"a","messages":[],"Model":"b"}`, "model", CodeInvalidValue},
