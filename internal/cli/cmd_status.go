@@ -71,7 +71,13 @@ func onlyPool(st *console.Status, name string) error {
 }
 
 func printStatus(e *Env, w io.Writer, st *console.Status) {
-	fmt.Fprintf(w, "penstock %s  up %s  gateway %s", st.Version, span(time.Duration(st.UptimeS*1e9)), st.Listen.HTTP)
+	fmt.Fprintf(w, "penstock %s  up %s", st.Version, span(time.Duration(st.UptimeS*1e9)))
+	if st.Listen.HTTP != "" {
+		fmt.Fprintf(w, "  gateway %s", st.Listen.HTTP)
+	}
+	if st.Listen.EPP != "" {
+		fmt.Fprintf(w, "  endpoint picker %s", st.Listen.EPP)
+	}
 	if !st.Ready {
 		fmt.Fprintf(w, "  NOT READY: %s", st.Reason)
 	}
@@ -115,6 +121,9 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 		fmt.Fprint(w, "  no snapshot yet")
 	}
 	fmt.Fprintln(w)
+	if p.Control != nil {
+		printControl(w, p)
+	}
 	if len(p.Replica) == 0 {
 		fmt.Fprintf(w, "no replicas (%s)\n", p.Source)
 		return
@@ -138,6 +147,25 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 			shareText(r.KVUsage), shareText(r.HitRatio), ageOrDash(r.SignalAgeMS), r.Engine, replicaNote(r))
 	}
 	t.write(w)
+}
+
+// printControl says what the control plane behind a pool told, and whether it still
+// answers.
+func printControl(w io.Writer, p *console.PoolStatus) {
+	c := p.Control
+	fmt.Fprint(w, p.Source)
+	switch {
+	case c.Fault != "" && c.AgeMS == nil:
+		fmt.Fprintf(w, "  API server NOT REACHED yet: %s", c.Fault)
+	case c.Fault != "":
+		fmt.Fprintf(w, "  API server AWAY for %s, its last list stays in use: %s", ageText(*c.AgeMS), c.Fault)
+	case c.AgeMS != nil:
+		fmt.Fprintf(w, "  API server answered %s ago", ageText(*c.AgeMS))
+	}
+	if c.Picker != "" {
+		fmt.Fprintf(w, "  picker %s, %s", c.Picker, c.FailureMode)
+	}
+	fmt.Fprintln(w)
 }
 
 func readingText(r *console.Reading) string {

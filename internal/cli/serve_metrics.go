@@ -39,6 +39,8 @@ var fleetMetrics = []struct {
 	{"penstock_pool_demoted_by_load_total", "Decisions that passed a warmer replica over because of its load.", poolLabel},
 	{"penstock_pool_leaked_requests_total", "In-flight counts that reconciliation wrote off.", poolLabel},
 	{"penstock_pool_snapshot_age_seconds", "Age of the last snapshot.", poolLabel},
+	{"penstock_pool_control_plane_age_seconds", "Time since the Kubernetes API server behind the pool last answered.", poolLabel},
+	{"penstock_pool_control_plane_up", "1 while the Kubernetes API server behind the pool answers.", poolLabel},
 	{"penstock_replica_up", "1 when the replica takes requests.", replicaLabels},
 	{"penstock_replica_slow", "1 when the replica is alive but its probes time out.", replicaLabels},
 	{"penstock_replica_in_flight_requests", "Requests that this router has at the replica.", replicaLabels},
@@ -104,6 +106,13 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			counter("penstock_replica_restarts_total", float64(e.Restarts), p.Name, e.Endpoint)
 			counter("penstock_replica_predicted_cached_tokens_total", float64(e.PredictedCached), p.Name, e.Endpoint)
 			counter("penstock_replica_observed_cached_tokens_total", float64(e.ObservedCached), p.Name, e.Endpoint)
+		}
+		if p.Control != nil {
+			cp := p.Control()
+			if cp.AgeMS != nil {
+				gauge("penstock_pool_control_plane_age_seconds", *cp.AgeMS/1e3, p.Name)
+			}
+			gauge("penstock_pool_control_plane_up", flag(cp.AgeMS != nil && cp.Fault == ""), p.Name)
 		}
 		if s := p.Observer.Snapshot(); s != nil {
 			c.snapshot(gauge, p.Name, s, now)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replicas as pods of a real API server.
+
+    ENVOY=PATH PENSTOCK=bin/penstock python3 e2e/kube/run.py [CASE...]
+"""
+import glob
+import json
+import os
+import subprocess
+import sys
+import time
+
+import api as k8s
+from rig import PENSTOCK, Envoy, Load, Proc, Raw, Rig, case, chat, free_port, get, poll, post, run_cases, tally
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NS = "models"
+PODS = f"/api/v1/namespaces/{NS}/pods"
+DEPLOYMENT = f"{k8s.APPS}/namespaces/{NS}/deployments"
+RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}"
+
+
+def cluster(rig, action, *args):
+    subprocess.run([os.path.join(HERE, "cluster.sh"), action, rig.path("cluster"), *args], check=True)
+
+
+def deployment(app, replicas):
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": app}},
+                     "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+                     "template": {"metadata": {"labels": {"app": app}},
+                                  "spec": {"nodeName": "node-0", "containers": [{"name": "engine", "image": "none"}]}}}}
+
+
+def start(rig):
+    cluster(rig, "up", "kcm", "kwok")
+    rig.api = a = k8s.Api(rig.path("cluster"))
+    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
+    a.create("/api/v1/namespaces", {"metadata": {"name": NS}})
+    crd = glob.glob(os.path.join(os.environ["INFERENCE_EXTENSION"], "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"))
+    with open(crd[0]) as f:
+        a.apply_yaml("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", f.read(), "inferencepools.inference.networking.k8s.io")
+    poll("the API server serves InferencePools", lambda: a.get(f"{k8s.POOLS}/namespaces/{NS}/inferencepools")["items"] == [])
+    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{NS}/serviceaccounts/default"))
+    account(rig)
+    rig.ports = [rig.replica_port, free_port("127.10.0.1")]
+    rig.containers = k8s.Containers(a, NS, rig.ports, {"vllm": "sim", "sglang": "other"})
+    a.create(DEPLOYMENT, deployment("vllm", 3))
+    a.create(DEPLOYMENT, deployment("sglang", 2))
+    rig.admin, rig.gateway, rig.epp = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    rig.config = rig.path("penstock.yaml")
+    with open(rig.config, "w") as f:
+        # A short journal: its records fill up to a bound of their own, which would hide
+        # what churn costs.
+        f.write(f"""\
+journal: {{memory: 300}}
+pools:
+  - name: by-selector
+    replicas: {{selector: {{namespace: {NS}, labels: [app=vllm], port: {rig.ports[0]}}}}}
+  - name: by-pool
+    models: [{{name: other}}]
+    replicas: {{inferencePool: {NS}/chat}}
+""")
+    rig.server = Proc(rig, "penstock", [PENSTOCK, "serve", "--config", rig.config, "--kubeconfig", rig.kubeconfig, "--listen", rig.gateway,
+                                        "--admin", rig.admin, "--epp", rig.epp, "--scrape-interval", "1s"])
+    rig.addr = rig.epp
+    rig.envoy = Envoy(rig, "envoy", [type("Picker", (), {"addr": rig.epp})], [f"127.10.0.{i}:{rig.ports[0]}" for i in range(1, 255)])
+
+
+def account(rig):
+    """A service account with no more rights than docs/how-to/behind-envoy.md gives it."""
+    a = rig.api
+    a.create(f"/api/v1/namespaces/{NS}/serviceaccounts", {"metadata": {"name": "penstock"}})
+    a.create(f"{RBAC}/roles", {"metadata": {"name": "penstock"}, "rules": [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["get", "list", "watch"]}]})
+    a.create(f"{RBAC}/rolebindings", {"metadata": {"name": "penstock"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "penstock"},
+                                      "subjects": [{"kind": "ServiceAccount", "name": "penstock", "namespace": NS}]})
+    token = a.create(f"/api/v1/namespaces/{NS}/serviceaccounts/penstock/token", {"spec": {"expirationSeconds": 7200}})["status"]["token"]
+    rig.kubeconfig = rig.path("penstock.kubeconfig")
+    a.kubeconfig(rig.kubeconfig, token, NS)
+
+
+def pool(rig, name):
+    st = json.loads(get(rig.admin, "/api/v1/status")[1])
+    return next(p for p in st["pools"] if p["name"] == name)
+
+
+def ready(rig, name, n):
+    poll(f"{name} has {n} ready replicas", lambda: pool(rig, name)["ready"] == n and pool(rig, name)["replicas"] == n, 60, 0.2)
+
+
+@case
+def by_selector(rig):
+    """Pods by a plain label selector, without any CRD."""
+    ready(rig, "by-selector", 3)
+    status, _, body = post(rig.gateway, chat(model="sim"))
+    assert status == 200 and json.loads(body)["server"].startswith("127.10.0."), body
+    poll("Envoy sees the picker", rig.envoy.picker_up)
+    status, _, body = post(rig.envoy.addr, chat(model="sim"))
+    assert status == 200, (status, body)
+    ids = [r["id"] for r in pool(rig, "by-selector")["endpoints"]]
+    assert all(i.startswith(NS + "/vllm-") for i in ids), ids
+    return "3 pods, through the gateway and through Envoy: " + ids[0] + " ..."
+
+
+@case
+def by_inference_pool(rig):
+    """An InferencePool that comes later, changes its ports, and says its failure mode."""
+    p = pool(rig, "by-pool")
+    assert p["replicas"] == 0 and not p["control_plane"].get("failure_mode"), p
+    path = f"{k8s.POOLS}/namespaces/{NS}/inferencepools"
+    rig.api.create(path, {"apiVersion": "inference.networking.k8s.io/v1", "kind": "InferencePool", "metadata": {"name": "chat"}, "spec": {
+        "selector": {"matchLabels": {"app": "sglang"}}, "targetPorts": [{"number": rig.ports[0]}],
+        "endpointPickerRef": {"name": "penstock", "port": {"number": 9002}}}})
+    ready(rig, "by-pool", 2)
+    mode = pool(rig, "by-pool")["control_plane"]["failure_mode"]
+    # The CRD has a default, so the API server fills in what nobody set.
+    assert mode.startswith("FailClose"), mode
+    rig.api.patch(path + "/chat", {"spec": {"endpointPickerRef": {"failureMode": "FailOpen"}}})
+    poll("the failure mode is shown", lambda: pool(rig, "by-pool")["control_plane"]["failure_mode"] == "FailOpen")
+    rig.api.patch(path + "/chat", {"spec": {"targetPorts": [{"number": n} for n in rig.ports]}})
+    ready(rig, "by-pool", 4)
+    ranks = sorted((r["id"][-2:], r["rank"]) for r in pool(rig, "by-pool")["endpoints"])
+    assert ranks == [("#0", 0), ("#0", 0), ("#1", 1), ("#1", 1)], ranks
+    pod = rig.api.pods(NS, "app=sglang")[0]["metadata"]["name"]
+    rig.api.patch(f"{PODS}/{pod}", {"metadata": {"annotations": {"inference.networking.k8s.io/active-ports": str(rig.ports[1])}}})
+    ready(rig, "by-pool", 3)
+    assert post(rig.gateway, chat(model="other"))[0] == 200
+    out = subprocess.run([PENSTOCK, "status", "--server", "http://" + rig.admin], capture_output=True, text=True, check=True).stdout
+    assert "picker penstock:9002, FailOpen" in out, out
+    return f"2 pods x 2 ports, one switched off by annotation; failure mode {mode}, then FailOpen"
+
+
+@case
+def readiness_and_deletion(rig):
+    """A pod that is not ready gets nothing; one that is deleted finishes its stream."""
+    name = rig.api.pods(NS, "app=sglang")[1]["metadata"]["name"]
+    conditions = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    # kwok makes it ready again a moment later, as a kubelet would.
+    rig.api.patch(f"{PODS}/{name}/status", conditions)
+    poll("the pod is out", lambda: all(name not in r["id"] for r in pool(rig, "by-pool")["endpoints"]), 10, 0.02)
+    ready(rig, "by-pool", 3)
+    streams = [Raw.post(rig.envoy.addr, chat(f"stream {i}", model="sim", stream=True), path="/v1/chat/completions?sse=15&gap=0.1") for i in range(6)]
+    for s in streams:
+        assert s.head()[0] == 200
+    serving = rig.containers.requests[-1]["server"].rsplit(":", 1)[0]
+    victim = next(p["metadata"]["name"] for p in rig.api.pods(NS, "app=vllm") if p["status"]["podIP"] == serving)
+    rig.api.delete(f"{PODS}/{victim}")
+    poll("it drains", lambda: any(victim in e["id"] and e["phase"] == "draining" for e in pool(rig, "by-selector")["endpoints"]), 10, 0.02)
+    for s in streams:
+        assert b"[DONE]" in b"".join(s.chunks()), "a stream was cut"
+        s.close()
+    ready(rig, "by-selector", 3)
+    return "out while not ready; drains while it is deleted, its streams are finished"
+
+
+@case
+def suite_against_pods(rig):
+    out = subprocess.run([PENSTOCK, "check", "epp", rig.epp, "--model", "sim", "--timeout", "10s", "-o", "json"], capture_output=True, text=True)
+    rep = json.loads(out.stdout)
+    bad = [f"{c['name']}: {c['detail']}" for c in rep["checks"] if c["result"] != "pass"]
+    assert out.returncode == 0 and not bad, bad
+    return f"{rep['passed']} checks passed"
+
+
+@case
+def hundred_pods_replaced(rig):
+    """A rollout of a hundred pods under load, through both doors."""
+    rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"replicas": 100}})
+    ready(rig, "by-selector", 100)
+    before = {e["id"] for e in pool(rig, "by-selector")["endpoints"]}
+    memory = rig.server.memory("VmRSS")
+    loads = [Load(rig.gateway, clients=3, body=chat(model="sim")), Load(rig.envoy.addr, clients=3, body=chat(model="sim"))]
+    time.sleep(1)
+    start = time.monotonic()
+    rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"template": {"metadata": {"annotations": {"rollout": "1"}}}}})
+    poll("every pod is a new one", lambda: not before & {e["id"] for e in pool(rig, "by-selector")["endpoints"]}, 150, 0.3)
+    ready(rig, "by-selector", 100)
+    took = time.monotonic() - start
+    for load in loads:
+        load.end()
+    assert rig.containers.failed is None, rig.containers.failed
+    for door, load in zip(("gateway", "Envoy"), loads):
+        assert {s[2] for s in load.seen} == {200}, f"{door}: {tally(load.seen)}"
+    grown = rig.server.memory("VmRSS") - memory
+    assert grown < 60, f"grew by {grown:.0f} MiB"
+    return f"in {took:.0f} s: gateway {tally(loads[0].seen)}, Envoy {tally(loads[1].seen)}; {grown:+.0f} MiB"
+
+
+@case
+def control_plane_away(rig):
+    """Without an API server the last list serves on, and the status says since when."""
+    rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"replicas": 3}})
+    ready(rig, "by-selector", 3)
+    cluster(rig, "stop", "kube-apiserver")
+    fault = poll("the outage is noticed", lambda: pool(rig, "by-selector")["control_plane"].get("fault"), 30, 0.2)
+    load = Load(rig.gateway, clients=2, body=chat(model="sim"))
+    time.sleep(4)
+    load.end()
+    p = pool(rig, "by-selector")
+    assert {s[2] for s in load.seen} == {200}, tally(load.seen)
+    assert p["ready"] == 3 and p["control_plane"]["age_ms"] > 3000, p["control_plane"]
+    out = subprocess.run([PENSTOCK, "status", "--server", "http://" + rig.admin], capture_output=True, text=True, check=True).stdout
+    assert "API server AWAY for" in out, out
+    cluster(rig, "start", "kube-apiserver")
+    rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"replicas": 5}})
+    ready(rig, "by-selector", 5)
+    assert not pool(rig, "by-selector")["control_plane"].get("fault")
+    return f"{tally(load.seen)} meanwhile, age {p['control_plane']['age_ms'] / 1e3:.1f} s ({fault[:60]}); changes are followed again"
+
+
+def main():
+    rig = Rig()
+    try:
+        start(rig)
+        return run_cases(rig, sys.argv[1:])
+    finally:
+        if hasattr(rig, "containers"):
+            rig.containers.stop.set()
+        cluster(rig, "down")
+        rig.close()
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)
