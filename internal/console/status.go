@@ -147,6 +147,8 @@ type ReplicaStatus struct {
 	Loads       []LoadState   `json:"loads,omitempty"`
 	Adapters    []AdapterSeen `json:"adapters,omitempty"`
 	LoRASlots   *Reading      `json:"lora_slots,omitempty"`
+	// ListedAdapters are those of Models that are adapters, in use or not.
+	ListedAdapters []string `json:"listed_adapters,omitempty"`
 }
 
 // Own is more of the router's own accounting at a replica.
@@ -272,7 +274,10 @@ func replicaStatus(e *fleet.EndpointState, load *dispatch.EndpointLoad, now flee
 		Running: reading(e.Running, now), Waiting: reading(e.Waiting, now), Deferred: reading(e.Deferred, now),
 		KVUsage: reading(e.KVUsage, now), KVTokens: reading(e.KVTokens, now),
 		HitRatio: reading(hitRatio(e), now), ScrapeError: e.ScrapeError, Notes: e.Notes.Strings(),
-		LoRASlots: reading(e.LoRASlots, now),
+		LoRASlots: reading(e.LoRASlots, now), ListedAdapters: e.AdapterNames,
+	}
+	if e.Role != fleet.RoleBoth {
+		r.Notes = append(r.Notes, "gets no requests: role "+r.Role+" of a split pool, which is not served")
 	}
 	if e.Rank >= 0 {
 		rank := e.Rank
@@ -327,7 +332,7 @@ func hitRatio(e *fleet.EndpointState) fleet.Value {
 }
 
 // summarize lists the adapters of a pool: those of the configuration first, in its
-// order, then those that replicas showed, by name.
+// order, then those that replicas showed or list.
 func summarize(replicas []ReplicaStatus, configured []string) []AdapterSummary {
 	var out []AdapterSummary
 	find := func(name string) *AdapterSummary {
@@ -350,6 +355,11 @@ func summarize(replicas []ReplicaStatus, configured []string) []AdapterSummary {
 			if a.State == fleet.AdapterRunning.String() || a.State == fleet.AdapterResident.String() {
 				s.Holders++
 			}
+		}
+	}
+	for i := range replicas {
+		for _, name := range replicas[i].ListedAdapters {
+			find(name)
 		}
 	}
 	for i := range out {
