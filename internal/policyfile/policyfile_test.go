@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+package policyfile
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/penstock-project/penstock/internal/engine"
 )
 
 // Whatever the file, it is refused with file and line or its tests run.
@@ -18,10 +21,12 @@ func FuzzPolicyFile(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if strings.Contains(s, "profile") {
-			t.Skip("would read files")
-		}
-		p, err := readPolicyFile(&Env{Stdin: strings.NewReader(s)}, "-")
+		p, err := Parse("stdin", []byte(s), func(name string) (engine.Profile, error) {
+			if p, ok := engine.Lookup(name); ok {
+				return p, nil
+			}
+			return engine.Profile{}, fmt.Errorf("no profile %q", name)
+		})
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "stdin") {
 				t.Errorf("no file in %q", err)
@@ -29,9 +34,7 @@ func FuzzPolicyFile(f *testing.F) {
 			return
 		}
 		for i := range p.Tests {
-			if o := p.run(i); o.Passed != (len(o.Failures) == 0) {
-				t.Errorf("passed %v with %q", o.Passed, o.Failures)
-			}
+			p.Tests[i].Run(p.Engine)
 		}
 	})
 }
