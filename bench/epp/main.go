@@ -74,10 +74,14 @@ func run() error {
 	bin := flag.String("penstock", "bin/penstock", "path of penstock")
 	repeats := flag.Int("repeats", 3, "interleaved repeats")
 	dur := flag.Duration("d", 2*time.Second, "length of a cell")
+	endpoints := flag.Int("endpoints", 3, "replicas of the pool; their scrapes count, too")
 	verbose := flag.Bool("v", false, "show the logs of the contenders")
 	format := flag.String("format", "table", "table or json")
 	flag.Parse()
-	engines := []string{"127.10.0.1:18010", "127.10.0.2:18010", "127.10.0.3:18010"}
+	var engines []string
+	for i := range *endpoints {
+		engines = append(engines, fmt.Sprintf("127.10.%d.%d:18010", i/250, i%250+1))
+	}
 	for _, a := range engines {
 		stop, err := engine(a)
 		if err != nil {

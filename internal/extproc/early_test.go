@@ -13,8 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/route"
 )
 
 func requestBodyOf(r *extprocv3.ProcessingResponse) *extprocv3.StreamedBodyResponse {
@@ -247,7 +250,7 @@ func TestPicksSayWhatTheyWereMadeOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		if m.GetName() == "penstock_epp_picks_total" && len(m.GetMetric()) == 3 {
+		if m.GetName() == "penstock_epp_picks_total" && len(m.GetMetric()) == 4 {
 			return
 		}
 	}
@@ -289,5 +292,41 @@ func TestServedByTheNextOfTheList(t *testing.T) {
 	p.cancel()
 	for f.Stats().Totals.InFlight != 0 {
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// faulty is a policy with a bug.
+type faulty struct{}
+
+func (faulty) Name() string                       { return "faulty" }
+func (faulty) Pick(*route.Input, *route.Decision) { panic("a bug") }
+
+// TestFaultBecomesABlindPick: a bug in the decision costs the request its good place,
+// not its answer, and the next request is not stuck behind it.
+func TestFaultBecomesABlindPick(t *testing.T) {
+	p, _ := engine.Lookup(engine.DefaultProfile)
+	f := flow.New(flow.Options{Pool: "p", Dispatch: dispatch.New(dispatch.Options{Policy: faulty{}, Profile: p})})
+	t.Cleanup(f.Close)
+	good := newPool(t, 2)
+	f.Observe(good.Snapshot())
+	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})
+	for range 3 {
+		p := newProxy(t, addr)
+		in := chatBody("m", "x")
+		p.send(heads(chatPath, false, fds, fds), reqBody(in, true))
+		if d := destinationOf(p.recv()); !strings.HasPrefix(d, "127.10.0.") {
+			t.Fatalf("destination %q", d)
+		}
+		if got := p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() }); string(got) != in {
+			t.Errorf("body %q", got)
+		}
+		p.send(respHeads("application/json"))
+		if p.recv().GetResponseHeaders() == nil {
+			t.Error("the exchange does not go on")
+		}
+		p.cancel()
+	}
+	if s.Stats.Faults.Load() != 3 || s.Stats.Picked[Blind].Load() != 3 {
+		t.Errorf("%d faults, %d blind picks", s.Stats.Faults.Load(), s.Stats.Picked[Blind].Load())
 	}
 }

@@ -27,11 +27,13 @@ const (
 	// HeadersOnly: the request showed no more than its headers, so nothing is known
 	// of its model, its length or its prefix.
 	HeadersOnly
+	// Blind: a fault of the picker itself came in the way of a decision.
+	Blind
 
 	numBases
 )
 
-var basisNames = [numBases]string{"signals", "own_accounting", "headers_only"}
+var basisNames = [numBases]string{"signals", "own_accounting", "headers_only", "blind"}
 
 // String returns the label of the basis in metrics.
 func (b Basis) String() string { return basisNames[b] }
@@ -47,6 +49,7 @@ type Stats struct {
 	Unseen     atomic.Int64                    // answers of which the proxy shows no end
 	Fallbacks  atomic.Int64                    // requests that another endpoint than the pick served
 	Early      atomic.Int64                    // picks made before the whole body was here
+	Faults     atomic.Int64                    // panics that were caught
 	Held       atomic.Int64                    // bytes of request bodies held now
 	Open       atomic.Int64                    // streams open now
 }
@@ -96,8 +99,8 @@ func Stale(e *fleet.EndpointState, now fleet.Time, age time.Duration) bool {
 
 // metrics describe the series of a Server.
 type metrics struct {
-	picks, refused, gone, streams, completed, unseen, fallbacks, early, held, open, ready *prometheus.Desc
-	pick                                                                                  prometheus.Histogram
+	picks, refused, gone, streams, completed, unseen, fallbacks, early, faults, held, open, ready *prometheus.Desc
+	pick                                                                                          prometheus.Histogram
 }
 
 // bucketsPick in seconds: from a pick that costs only itself to one that waited in
@@ -109,7 +112,7 @@ func newMetrics() *metrics {
 		return prometheus.NewDesc("penstock_epp_"+name, help, labels, nil)
 	}
 	return &metrics{
-		picks:     desc("picks_total", "Picks by what they were made on: signals is informed, the other two are more or less blind.", "basis"),
+		picks:     desc("picks_total", "Picks by what they were made on: signals is informed, the others are more or less blind.", "basis"),
 		refused:   desc("refused_total", "Requests that were answered without an endpoint, by reason.", "reason"),
 		gone:      desc("client_gone_total", "Clients that left, by whether an endpoint had been picked.", "phase"),
 		streams:   desc("streams_total", "Requests that a proxy asked about."),
@@ -117,6 +120,7 @@ func newMetrics() *metrics {
 		unseen:    desc("unseen_answers_total", "Answers whose end the proxy does not show (response bodies are not sent)."),
 		fallbacks: desc("fallbacks_total", "Requests that an endpoint behind the pick in the list served."),
 		early:     desc("early_picks_total", "Picks made before the whole body of a large request was here."),
+		faults:    desc("faults_total", "Faults of the picker itself, each of which became a blind pick or a failed exchange."),
 		held:      desc("held_body_bytes", "Bytes of request bodies that wait for their pick."),
 		open:      desc("open_streams", "Streams that are open now."),
 		ready:     desc("ready", "1 when gRPC health says SERVING."),
@@ -130,7 +134,7 @@ func newMetrics() *metrics {
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
 	m := s.metrics
-	for _, d := range []*prometheus.Desc{m.picks, m.refused, m.gone, m.streams, m.completed, m.unseen, m.fallbacks, m.early, m.held, m.open, m.ready} {
+	for _, d := range []*prometheus.Desc{m.picks, m.refused, m.gone, m.streams, m.completed, m.unseen, m.fallbacks, m.early, m.faults, m.held, m.open, m.ready} {
 		ch <- d
 	}
 	m.pick.Describe(ch)
@@ -156,6 +160,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	counter(m.unseen, st.Unseen.Load())
 	counter(m.fallbacks, st.Fallbacks.Load())
 	counter(m.early, st.Early.Load())
+	counter(m.faults, st.Faults.Load())
 	gauge(m.held, float64(st.Held.Load()))
 	gauge(m.open, float64(st.Open.Load()))
 	ready := 0.0

@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,7 +51,9 @@ type session struct {
 	track   tracker // of a body that is too large to wait for
 	tracked int     // parts of body that track has seen
 
-	decided  bool // the pick was answered
+	decided  bool // the pick was tried
+	named    bool // an endpoint was named to the proxy
+	trailers bool // trailers end the request
 	sent     bool // the end of the request was answered
 	refused  int  // status of our own answer; 0: none
 	gone     bool // the proxy closed its side: the client left
@@ -78,13 +82,66 @@ func (s *Server) process(stream grpc.ServerStream) error {
 		if err := stream.RecvMsg(&ss.in); err != nil {
 			return ss.ended(err)
 		}
-		if err := ss.frame(&ss.in); err != nil {
+		if err := ss.safely(); err != nil {
 			if errors.Is(err, errEnd) {
 				return nil
 			}
 			return err
 		}
 	}
+}
+
+// safely handles the frame that came. A fault of ours while it is decided where a
+// request goes becomes a pick without a decision: the request is none the worse.
+func (ss *session) safely() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			ss.srv.Stats.Faults.Add(1)
+			ss.srv.o.Log.Error("a fault in the endpoint picker", "request", ss.id, "panic", p, "stack", string(debug.Stack()))
+			err = ss.afterFault()
+		}
+	}()
+	return ss.frame(&ss.in)
+}
+
+// afterFault picks blindly where the pick is due, and ends the stream where more of
+// the exchange is in doubt.
+func (ss *session) afterFault() error {
+	if ss.named || ss.refused != 0 || ss.requestMode != modeFullDuplexStreamed && ss.gotBody {
+		return status.Error(codes.Internal, "a fault in the endpoint picker")
+	}
+	dest := ss.anyEndpoint()
+	if dest == "" {
+		return ss.refuse(refusal(nil))
+	}
+	ss.decided = true
+	ss.srv.Stats.Picked[Blind].Add(1)
+	return ss.answer(dest, nil, ss.sent && !ss.trailers)
+}
+
+// anyEndpoint is a ready endpoint that the subset hint allows, one after another;
+// "" where there is none.
+func (ss *session) anyEndpoint() string {
+	var ready []string
+	for _, p := range ss.srv.o.Catalogue.Pools() {
+		snap := p.Snapshot()
+		if snap == nil {
+			continue
+		}
+		for i := range snap.Endpoints {
+			hp := hostPort(snap.Endpoints[i].URL)
+			if snap.Endpoints[i].Phase == fleet.PhaseReady && (!ss.subset.present || slices.Contains(ss.subset.addrs, hp)) {
+				ready = append(ready, hp)
+			}
+		}
+		if len(ready) > 0 {
+			break // a request whose model is not known goes to the default pool
+		}
+	}
+	if len(ready) == 0 {
+		return ""
+	}
+	return ready[ss.srv.seq.Add(1)%uint64(len(ready))]
 }
 
 // ended reads the end of the stream. A proxy resets a stream whose request is
@@ -183,7 +240,7 @@ func (ss *session) requestHeaders(f *frame) error {
 	case f.endOfStream || ss.requestMode == modeNone || ss.requestMode == modeStreamed:
 		// Nothing of the body will be seen before the answer is due.
 		ss.sent = true
-		return ss.decide(false)
+		return ss.decide()
 	case ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial:
 		// The proxy holds the body back until its headers are answered; the pick
 		// follows with the body.
@@ -214,7 +271,7 @@ func (ss *session) requestBody(f *frame) error {
 			Message: "too many large requests are under way; try again"})
 	case f.endOfStream:
 		ss.sent = true
-		return ss.decide(false)
+		return ss.decide()
 	case ss.size >= ss.tryAt && ss.requestMode == modeFullDuplexStreamed:
 		return ss.early()
 	}
@@ -266,9 +323,9 @@ func (ss *session) release() {
 
 func (ss *session) requestTrailers() error {
 	if ss.requestMode == modeFullDuplexStreamed && !ss.sent {
-		ss.sent = true
+		ss.sent, ss.trailers = true, true
 		if !ss.decided {
-			if err := ss.decide(true); err != nil {
+			if err := ss.decide(); err != nil {
 				return err
 			}
 		}
@@ -314,14 +371,14 @@ func droppedReason(code string) string {
 	return ""
 }
 
-// decide picks for the whole request and answers it. trailers says that request
-// trailers follow, so that no part of the body carries the end of the stream.
-func (ss *session) decide(trailers bool) error {
+// decide picks for the whole request and answers it. Where request trailers follow no
+// part of the body carries the end of the stream.
+func (ss *session) decide() error {
 	ask, e := ss.build()
 	if e != nil {
 		return ss.refuse(e)
 	}
-	return ss.pick(ask, !trailers)
+	return ss.pick(ask, !ss.trailers)
 }
 
 // early picks on the beginning of a large body once that names the model, so that
@@ -368,14 +425,20 @@ func (ss *session) pick(ask *question, end bool) error {
 		basis = ss.srv.basis(ask.pool, id, now)
 	}
 	ss.srv.Stats.Picked[basis].Add(1)
-	dest := ss.destination()
+	return ss.answer(ss.destination(), ask.body, end)
+}
+
+// answer names the endpoints and returns what is here of the body; changed, where it
+// is not nil, stands in its place. end says that the body is complete with it.
+func (ss *session) answer(dest string, changed []byte, end bool) error {
+	ss.named = true
 	if ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial {
 		if !ss.gotBody { // the request ended with its headers
 			ss.out.pick(respRequestHeaders, dest)
 			return ss.send()
 		}
 		ss.release()
-		ss.out.buffered(ask.body, dest)
+		ss.out.buffered(changed, dest)
 		return ss.send()
 	}
 	ss.out.pick(respRequestHeaders, dest)
@@ -388,9 +451,9 @@ func (ss *session) pick(ask *question, end bool) error {
 	out := ss.body
 	ss.body = nil
 	ss.release()
-	if ask.body != nil { // the model's name was replaced
+	if changed != nil { // the model's name was replaced
 		out.Free()
-		out = mem.BufferSlice{mem.SliceBuffer(ask.body)}
+		out = mem.BufferSlice{mem.SliceBuffer(changed)}
 	}
 	return ss.sendBody(respRequestBody, out, end)
 }

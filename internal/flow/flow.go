@@ -197,7 +197,7 @@ func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) {
 		return nil, errClosed()
 	}
 	now := f.clock()
-	t, v, sends := f.d.Arrive(now, r, f.sends[:0])
+	t, v, sends := f.arrive(now, r)
 	g.ticket = t
 	g.open(&v, now)
 	switch v.Kind {
@@ -229,6 +229,20 @@ func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) {
 	f.deliver(sends)
 	f.mu.Unlock()
 	return g.await(ctx)
+}
+
+// arrive asks the dispatch. A fault in there must not keep the lock: it would hang
+// every request behind it.
+func (f *Flow) arrive(now fleet.Time, r *fleet.Request) (dispatch.Ticket, dispatch.Verdict, []dispatch.Send) {
+	done := false
+	defer func() {
+		if !done {
+			f.mu.Unlock()
+		}
+	}()
+	t, v, sends := f.d.Arrive(now, r, f.sends[:0])
+	done = true
+	return t, v, sends
 }
 
 // await waits until a held request may go.
