@@ -35,6 +35,9 @@ func ReadFile(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !st.Mode().IsRegular() { // opening a pipe would wait for its writer, without an end
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
 	if st.Size() > maxFile {
 		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
 	}
