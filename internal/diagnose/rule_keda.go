@@ -231,7 +231,10 @@ func emptyIsZero(s *Set, so *ScaledObject) (Finding, bool) {
 }
 
 func emptyFinding(so *ScaledObject, t *Trigger, low, high int, many bool) Finding {
-	window := so.Behavior.Down.Window.Or(300)
+	window, falls := untilMinimum(low, high, &so.Behavior)
+	if !falls {
+		window = 3600
+	}
 	f := at(&so.Object, t.Line, "no-fallback")
 	if high <= 2*max(low, 1) {
 		f.Severity = Note // it loses half of the fleet at most
@@ -261,7 +264,13 @@ func emptyFinding(so *ScaledObject, t *Trigger, low, high int, many bool) Findin
 	if so.Fallback != nil {
 		tail = ", so the fallback does not see a failure"
 	}
-	f.Message = fmt.Sprintf("when Prometheus loses its targets the empty answer reads as 0 load: %s%s; the fleet goes from %d to %d within the %s of the scale-down window, at whatever load", why, tail, high, low, Seconds(float64(window)))
+	f.Message = fmt.Sprintf("when Prometheus loses its targets the empty answer reads as 0 load: %s%s; the fleet goes from %d to %d within %s, the scale-down window and policies, at whatever load", why, tail, high, low, Seconds(window))
+	if low == 0 {
+		f.Message = fmt.Sprintf("when Prometheus loses its targets the empty answer reads as 0 load: %s%s; the fleet goes from %d to 1 within %s and to 0 after the cooldown of %s, at whatever load", why, tail, high, Seconds(window), Seconds(float64(so.Cooldown.Or(300))))
+	}
+	if !falls {
+		f.Message = fmt.Sprintf("when Prometheus loses its targets the empty answer reads as 0 load: %s%s; the fleet shrinks towards %d as fast as the scale-down policies allow, at whatever load", why, tail, low)
+	}
 	keep := max(low, (low+high+1)/2)
 	f.Remedy = fmt.Sprintf("metadata: ignoreNullValues: \"false\"   # an empty answer is an error, the HPA holds\nfallback:\n  failureThreshold: 3\n  replicas: %d\n  behavior: currentReplicasIfHigher", keep)
 	f.Edits = emptyEdits(so, keep)

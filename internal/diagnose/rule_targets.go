@@ -5,6 +5,8 @@ package diagnose
 import (
 	"fmt"
 	"strings"
+
+	"github.com/penstock-project/penstock/internal/scale"
 )
 
 // checkUnits finds targets that can never be reached or that are always exceeded:
@@ -271,14 +273,21 @@ func compounds(s *Set, g *signal) bool {
 	return g.fact.Kind == KindCount
 }
 
-// runaway lists the counts that type Value gives for a metric that stays at twice
-// the target, from the smallest count on.
+// runaway plays the controller, behavior included, with a metric that stays at
+// twice the target, from the smallest count on, and lists the counts.
 func runaway(g *signal) []int {
 	n := max(g.min, 1)
 	out := []int{n}
-	for len(out) < 8 && n < g.max {
-		n = min(desiredRatio(n, 2*g.want.V, g.want.V), max(g.max, 1))
-		out = append(out, n)
+	spec := ControllerSpec(g.min, g.max, g.behavior)
+	var h scale.HPA
+	for i := 0; i < 240 && len(out) < 8 && n < g.max; i++ {
+		to := h.Sync(&spec, scale.HPAInput{Now: float64(i) * scale.HPASync, Spec: n, Status: n, Ready: n, Metrics: []scale.HPAMetric{
+			{Source: scale.ExternalMetric, Type: scale.Value, Target: g.want.V, Usage: 2 * g.want.V},
+		}}).Desired
+		if to != n {
+			n = to
+			out = append(out, n)
+		}
 	}
 	return out
 }

@@ -7,31 +7,35 @@ import (
 	"math"
 
 	"github.com/penstock-project/penstock/internal/diagnose"
+	"github.com/penstock-project/penstock/internal/scale"
 )
 
 func ceilInt(v float64) int { return int(math.Ceil(v - 1e-9)) }
 
-// proposal replays AverageValue on what waits: ceil(waiting/target), never below
-// what runs while anything waits.
+// proposal plays the HPA controller with AverageValue on what waits, over the
+// recorded rows.
 func (a *analysis) proposal(n, high float64) Replay {
-	r := Replay{Rule: fmt.Sprintf("ceil(waiting / %s), AverageValue", diagnose.Num(a.target())), Steps: []Step{}}
-	cur, has := 0, false
+	r := Replay{Rule: fmt.Sprintf("HPA on waiting requests, AverageValue %s", diagnose.Num(a.target())), Steps: []Step{}}
+	most := int(n) * 100
+	if known(high) {
+		most = int(high)
+	}
+	spec := diagnose.ControllerSpec(int(n), most, nil)
+	var h scale.HPA
+	cur, has := int(n), false
+	r.step(&cur, &has, a.h.rows[0].t, int(n))
 	for i := range a.h.rows {
 		row := &a.h.rows[i]
-		want := cur
-		if !has {
-			want = int(n)
+		if !known(row.waiting) {
+			continue
 		}
-		if known(row.waiting) {
-			want = max(want, ceilInt(row.waiting/a.target()))
-		} else if known(row.kv) {
-			want = max(want, ceilInt(float64(max(cur, int(n)))*row.kv/0.8))
-		}
-		if known(high) && want > int(high) {
-			want = int(high)
+		res := h.Sync(&spec, scale.HPAInput{Now: row.t, Spec: cur, Status: cur, Ready: int(n), Metrics: []scale.HPAMetric{
+			{Source: scale.ExternalMetric, Type: scale.AverageValue, Target: a.target(), Usage: row.waiting},
+		}})
+		if known(high) && res.Raw > most {
 			r.Limited = "maxReplicas " + diagnose.Num(high)
 		}
-		r.step(&cur, &has, row.t, want)
+		r.step(&cur, &has, row.t, res.Desired)
 	}
 	if r.FirstUp != nil && known(a.cold) {
 		v := *r.FirstUp + a.cold
