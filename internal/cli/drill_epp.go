@@ -92,7 +92,7 @@ func (d *drill) hammer(ctx context.Context, e *drillEnvoy, clients int) func() [
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				s := seen{start: time.Now()}
-				s.what = d.ask(e, false, nil)
+				s.what = d.ask(e, nil)
 				s.end = time.Now()
 				mu.Lock()
 				all = append(all, s)
@@ -105,49 +105,72 @@ func (d *drill) hammer(ctx context.Context, e *drillEnvoy, clients int) func() [
 }
 
 // ask sends one small request and says what came back.
-func (d *drill) ask(e *drillEnvoy, stream bool, set http.Header) string {
-	n := 2
-	if stream {
-		n = 120
+func (d *drill) ask(e *drillEnvoy, set http.Header) string {
+	limit := 30*time.Second + 2*e.idle
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	res, err := d.send(ctx, e, 2, false, set)
+	if err != nil {
+		return "no answer"
 	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return "cut"
+	}
+	return strconv.Itoa(res.StatusCode)
+}
+
+// stream reads a long answer to its end and says how it ended. running is closed
+// when its first bytes came, or when it ended before that.
+func (d *drill) stream(e *drillEnvoy, running chan<- struct{}) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute+2*e.idle)
+	defer cancel()
+	var once sync.Once
+	runs := func() { once.Do(func() { close(running) }) }
+	defer runs()
+	res, err := d.send(ctx, e, 400, true, nil)
+	if err != nil {
+		return "no answer"
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return strconv.Itoa(res.StatusCode)
+	}
+	var tail []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := res.Body.Read(buf)
+		if n > 0 {
+			runs()
+			tail = append(tail, buf[:n]...)
+			tail = tail[max(0, len(tail)-64):]
+		}
+		switch {
+		case err == io.EOF && bytes.Contains(tail, []byte("[DONE]")):
+			return "whole"
+		case err != nil:
+			return "cut"
+		}
+	}
+}
+
+func (d *drill) send(ctx context.Context, e *drillEnvoy, tokens int, stream bool, set http.Header) (*http.Response, error) {
 	body, err := json.Marshal(map[string]any{
-		"model": d.model, "stream": stream, "max_tokens": n, "ignore_eos": stream,
+		"model": d.model, "stream": stream, "max_tokens": tokens, "ignore_eos": stream,
 		"messages": []map[string]string{{"role": "user", "content": "This is a drill."}},
 	})
 	if err != nil {
-		return err.Error()
+		return nil, err
 	}
-	limit := 30 * time.Second
-	if e.idle > 0 {
-		limit += e.idle
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
-		return err.Error()
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	for k, v := range set {
 		req.Header[k] = v
 	}
-	res, err := d.client.Do(req)
-	if err != nil {
-		return "no answer"
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	switch {
-	case !stream && err == nil:
-		return strconv.Itoa(res.StatusCode)
-	case !stream:
-		return "cut"
-	case res.StatusCode != http.StatusOK:
-		return strconv.Itoa(res.StatusCode)
-	case err != nil || !bytes.Contains(text, []byte("[DONE]")):
-		return "cut"
-	}
-	return "whole"
+	return d.client.Do(req)
 }
 
 // stat reads one number of Envoy's own statistics; -1 where it is not there.
@@ -223,7 +246,7 @@ func (d *drill) settled(ctx context.Context) error {
 		last := ""
 		if _, ok := d.until(ctx, func() bool {
 			for range 5 {
-				if last = d.ask(e, false, nil); last != "200" {
+				if last = d.ask(e, nil); last != "200" {
 					return false
 				}
 			}
@@ -249,9 +272,11 @@ func (d *drill) step(ctx context.Context, step string) ([]DrillStep, error) {
 		stats[i], _ = d.read(e.admin + "/stats/prometheus")
 		early[i] = d.hammer(load, e, 3)
 		streams[i] = make(chan string, 1)
-		go func() { streams[i] <- d.ask(e, true, nil) }()
+		running := make(chan struct{})
+		go func() { streams[i] <- d.stream(e, running) }()
+		<-running
 	}
-	time.Sleep(700 * time.Millisecond) // the streams run
+	time.Sleep(500 * time.Millisecond)
 	acted := time.Now()
 	if err := d.act(step); err != nil {
 		return nil, failf("", "%s: %v", step, err)
@@ -336,7 +361,7 @@ func (d *drill) spoof() int {
 	before := d.hits()
 	for _, e := range d.envoys {
 		for range 3 {
-			d.ask(e, false, http.Header{"X-Gateway-Destination-Endpoint": {d.forbidden}})
+			d.ask(e, http.Header{"X-Gateway-Destination-Endpoint": {d.forbidden}})
 		}
 	}
 	return d.hits() - before

@@ -55,47 +55,37 @@ type child struct {
 	args []string
 	log  *os.File
 	cmd  *exec.Cmd
+	gone chan struct{} // closed when the process has ended
 }
 
+// Start starts it, after the end of the process that it was before: a picker that
+// drains keeps its ports.
 func (c *child) Start() error {
+	if c.gone != nil {
+		select {
+		case <-c.gone:
+		case <-time.After(time.Minute):
+			return errors.New("the picker that was told to end still runs")
+		}
+	}
 	c.cmd = exec.Command(c.args[0], c.args[1:]...)
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
-	return c.cmd.Start()
-}
-
-func (c *child) signal(s os.Signal, wait bool) error {
-	if err := c.cmd.Process.Signal(s); err != nil {
+	if err := c.cmd.Start(); err != nil {
 		return err
 	}
-	if wait {
-		go c.cmd.Wait() //nolint:errcheck // it was told to end
-	}
+	gone, cmd := make(chan struct{}), c.cmd
+	c.gone = gone
+	go func() {
+		_ = cmd.Wait() // it is told to end
+		close(gone)
+	}()
 	return nil
 }
 
-func (c *child) Terminate() error { return c.signal(syscall.SIGTERM, true) }
-func (c *child) Kill() error      { return c.signal(syscall.SIGKILL, true) }
-func (c *child) Freeze() error    { return c.signal(syscall.SIGSTOP, false) }
-func (c *child) Thaw() error      { return c.signal(syscall.SIGCONT, false) }
-
-// pickerChild waits for its predecessor's port before it starts.
-type pickerChild struct {
-	*child
-	addr string
-}
-
-func (p *pickerChild) Start() error {
-	for end := time.Now().Add(40 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		l, err := net.Listen("tcp", p.addr)
-		if err == nil {
-			l.Close()
-			return p.child.Start()
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("the picker that was stopped still has its port: %w", err)
-		}
-	}
-}
+func (c *child) Terminate() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
+func (c *child) Kill() error      { return c.cmd.Process.Kill() }
+func (c *child) Freeze() error    { return c.cmd.Process.Signal(syscall.SIGSTOP) }
+func (c *child) Thaw() error      { return c.cmd.Process.Signal(syscall.SIGCONT) }
 
 // drillModel is what the replicas of a local drill serve.
 const drillModel = "drill"
@@ -109,10 +99,10 @@ type localPool struct {
 
 func (l *localPool) stop() {
 	for _, c := range l.children {
-		if c.cmd != nil && c.cmd.Process != nil {
-			_ = c.cmd.Process.Signal(syscall.SIGCONT)
-			_ = c.cmd.Process.Kill()
-			_ = c.cmd.Wait()
+		if c.gone != nil {
+			_ = c.Thaw() // it may have ended, which is as good
+			_ = c.Kill()
+			<-c.gone
 		}
 		c.log.Close()
 	}
@@ -152,7 +142,7 @@ func (d *drill) startLocal(ctx context.Context, f *drillFlags) (stop func(), err
 	var endpoints []string
 	for i := range 3 {
 		a := freeAddr()
-		if _, err := l.start(fmt.Sprintf("replica-%d", i), l.self, "replica", "--model", drillModel, "--listen", a, "--speed", "3"); err != nil {
+		if _, err := l.start(fmt.Sprintf("replica-%d", i), l.self, "replica", "--model", drillModel, "--listen", a); err != nil {
 			return l.stop, err
 		}
 		endpoints = append(endpoints, a)
@@ -162,7 +152,7 @@ func (d *drill) startLocal(ctx context.Context, f *drillFlags) (stop func(), err
 	if err != nil {
 		return l.stop, err
 	}
-	d.picker = &pickerChild{child: p, addr: addr}
+	d.picker = p
 	for _, open := range []bool{false, true} {
 		e, args, err := localEnvoy(l.dir, f.local, extproc.Bootstrap{Listen: freeAddr(), Admin: freeAddr(),
 			Pickers: []string{addr}, Endpoints: endpoints, FailOpen: open, IdleTimeout: cmp.Or(f.idle, 4*time.Second)})
