@@ -240,6 +240,9 @@ func (p *probe) request(ctx context.Context, head *extprocv3.ProcessingRequest, 
 // return the beginning of a body before it has seen the end, and neither side may
 // wait for the other.
 func (c *call) play(head *extprocv3.ProcessingRequest, frames ...*extprocv3.ProcessingRequest) (*picked, error) {
+	for _, f := range frames { // a proxy says it with every message
+		f.MetadataContext = head.MetadataContext
+	}
 	if err := c.send(head); err != nil {
 		return nil, err
 	}
