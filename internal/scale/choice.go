@@ -24,7 +24,9 @@ func (s *Scaler) outlook() outlook {
 	t := &s.tuning
 	k := s.start.p50 / 120
 	o := outlook{rate: s.rate()}
-	o.prior = t.PriorSeconds * o.rate
+	// weight w of the prior against the history h: w/(1-w) of the history
+	w := math.Pow(t.PriorSeconds/(t.PriorSeconds+s.hist), t.PriorPower)
+	o.prior = s.work * w / math.Max(1e-6, 1-w)
 	o.priorMiss = t.PriorMiss * math.Pow(k, t.PriorMissPower)
 	o.priorRange = t.PriorMargin * math.Pow(k, t.PriorMarginPower)
 	o.budget = t.Budget * (1 - s.policy.attainment()) / 0.01

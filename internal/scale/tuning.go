@@ -40,6 +40,7 @@ type Tuning struct {
 	StressShare float64
 	PeakSpread  float64
 
+	PriorPower           float64
 	HeldMode             int
 	Only                 bool // lab
 	OnlyWindow, OnlyHold int
@@ -61,12 +62,12 @@ func DefaultTuning() Tuning {
 		Periods:      []int{3600, 86400},
 		Forecast:     true,
 
-		Budget: .006, MissPrice: 60, Slack: 1.5, Speed: 1.05, Forget: 6 * 3600,
+		Budget: .006, MissPrice: 60, Slack: 1.5, Speed: 1.05, Forget: 12 * 3600,
 		ReversalPrice: 60, SwitchGain: .03, Hysteresis: .1,
 
 		PriorSeconds: 5400, PriorMiss: .015, PriorMissPower: .7, PriorMargin: .2, PriorMarginPower: .5,
 		WindowBias:  [len(levelWindows)]float64{.2, 0, -.05},
-		StressShare: 0, PeakSpread: .3,
+		StressShare: .3, PeakSpread: .3, PriorPower: 1, HeldMode: 4,
 
 		WarmSeconds: 1800, WarmMargin: .25, WarmHold: 900,
 		DownDelay: 60, UpRest: 120,
