@@ -35,7 +35,7 @@ def streams(rig):
     assert status == 200 and headers["content-type"].startswith("text/event-stream"), headers
     assert text.rstrip().endswith(b"data: [DONE]") and b'"completion_tokens":40' in text, text[-300:]
     assert len(parts) >= 10, f"only {len(parts)} chunks"
-    last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=1")[1])["decisions"][0]
+    last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=1&filter=model=" + MODEL)[1])["decisions"][0]
     poll("the record has the usage of the stream", lambda: (json.loads(get(
         rig.picker.admin, "/api/v1/decisions/" + last["id"])[1])["outcome"] or {}).get("prompt_tokens", 0) > 0)
     return f"{text.count(b'data: ')} events in {len(parts)} chunks over {(times[-1] - times[0]) * 1e3:.0f} ms"
@@ -130,8 +130,13 @@ def fallback_endpoint(rig):
     """The endpoint that was picked dies: the request goes to the next of the list."""
     prompt = "a prompt that sticks to one replica because it is long. " * 60
     post(rig.closed.addr, chat(prompt))
-    last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=1")[1])["decisions"][0]
-    victim = next(r for r in rig.replicas if r.addr == last["chosen"])
+
+    def sticky():
+        """The decision on that prompt: the newest of its length."""
+        last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=50")[1])["decisions"]
+        return next((d["chosen"] for d in last if d["request"]["model"] == MODEL and d["request"]["prompt_tokens"] > 300), None)
+    chosen = poll("the decision is recorded", sticky)
+    victim = next(r for r in rig.replicas if r.addr == chosen)
     victim.kill()
     before, told = rig.closed.stat("cluster.pool.upstream_rq_retry_success"), rig.picker.metric("penstock_epp_fallbacks_total")
     seen = [(0, 0, post(rig.closed.addr, chat(prompt))[0]) for _ in range(8)]
@@ -262,13 +267,13 @@ def measure(rig, name, envoy):
     cpu = [envoy.proc.cpu(), rig.picker.proc.cpu()]
     open_streams = []
     for i in range(10):
-        open_streams.append(Raw.post(envoy.addr, chat(f"stream {i}", stream=True, max_tokens=150, ignore_eos=True)))
+        open_streams.append(Raw.post(envoy.addr, chat(f"stream {i}", model="probe", stream=True), path="/v1/chat/completions?sse=150&gap=0.01"))
     events = 0
     for r in open_streams:
         assert r.head()[0] == 200
         events += b"".join(r.chunks()).count(b"data: ")
         r.close()
-    assert events >= 1000, f"{events} events of about 1500"
+    assert events == 1530, events
     used = [envoy.proc.cpu() - cpu[0], rig.picker.proc.cpu() - cpu[1]]
     return f"{name}: Envoy {used[0] / events * 1e6:.0f} us, picker {used[1] / events * 1e6:.0f} us per event"
 
