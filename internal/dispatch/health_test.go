@@ -337,6 +337,21 @@ func TestForeignLoad(t *testing.T) {
 	if s, _ := p.ask(prompt(16, part{99 << 20, 500})); s.Endpoint != "a" {
 		t.Errorf("sent to %s, where 30 streams of others run", s.Endpoint)
 	}
+	// Scrapes fail from here on: after a while what they said counts no more.
+	silent := []fleet.EndpointState{row("a"), row("b")}
+	for i := range silent {
+		silent[i].ScrapedAt, silent[i].ScrapeError = p.now, "503"
+	}
+	p.after(8)
+	p.see(silent...)
+	if b := p.load("b"); b.ForeignStreams != 29 {
+		t.Errorf("after 8 s without a scrape: %v, want 29 still", b.ForeignStreams)
+	}
+	p.after(3)
+	p.see(silent...)
+	if b := p.load("b"); b.ForeignStreams != 0 {
+		t.Errorf("after 11 s without a scrape: %v, want own accounting alone", b.ForeignStreams)
+	}
 	for _, s := range sends {
 		p.finish(s, 0)
 	}

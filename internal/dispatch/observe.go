@@ -73,6 +73,10 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	if fresh := e.ScrapedAt != 0 && e.ScrapedAt != a.scrape.at; fresh {
 		d.scraped(i, e)
 		a.breaker.alive(e)
+	} else if d.now.Sub(e.ScrapedAt) > foreignAge {
+		// What others had there then says nothing any more: own accounting alone.
+		s.ForeignStreams, s.ForeignUnstarted, s.ForeignPending = 0, 0, 0
+		a.scrape.foreign = 0
 	}
 	a.scrape.keep(e)
 	a.speed.forgive(d.now)
@@ -226,6 +230,9 @@ const (
 	// scrapes in a row and leakAge without a sign of life.
 	leakScrapes = 4
 	leakAge     = 20 * time.Second
+	// foreignAge is how long a scrape speaks for the load of others: longer than most
+	// prefills, about as long as an answer.
+	foreignAge = 10 * time.Second
 )
 
 // scraped learns from the values of a new scrape.
