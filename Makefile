@@ -35,6 +35,18 @@ soak: build ## Hold 2,000 streams for three minutes and watch memory, goroutines
 e2e: ## Run the end-to-end layers only
 	@./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
 
+e2e-epp: ## Run the picker behind a real Envoy
+	@./scripts/test.sh e2e-epp
+
+e2e-kube: ## Run against a real API server; build it first with e2e/kube/build.sh
+	@./scripts/test.sh e2e-kube
+
+e2e-boundary: ## Run two gateways that share a quota through Redis
+	@./scripts/test.sh e2e-boundary
+
+e2e-trace: ## Play a public trace through the router
+	@./scripts/test.sh e2e-trace
+
 fuzz: ## Run every fuzz target for FUZZTIME (default 1m) each
 	FUZZTIME=$${FUZZTIME:-1m} ./scripts/test.sh fuzz
 
