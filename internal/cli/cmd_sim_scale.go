@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"sort"
 	"strings"
 	"sync"
 
@@ -17,33 +16,26 @@ import (
 
 // scaleSuite is what `penstock sim scale -o json` prints.
 type scaleSuite struct {
-	Schema    string          `json:"schema"` // penstock/scale-suite/v1
-	Seed      uint64          `json:"seed"`
-	Policies  []scalePolicy   `json:"policies"` // means over the scenarios, least loss first
-	Scenarios []scaleScenario `json:"scenarios"`
+	Schema    string            `json:"schema"` // penstock/scale-suite/v1
+	Seed      uint64            `json:"seed"`
+	Policies  []scalesim.Mean   `json:"policies"` // means over the scenarios, least loss first
+	Goals     []scalesim.Goal   `json:"goals"`
+	Scenarios []scalesim.Played `json:"scenarios"`
 }
 
-type scalePolicy struct {
-	Policy       string  `json:"policy"`
-	Loss         float64 `json:"loss"`
-	SLO          float64 `json:"slo"`
-	Cost         float64 `json:"cost_vs_clairvoyant"`
-	ReplicaHours float64 `json:"replica_hours"`
-	Reversals    float64 `json:"reversals_per_hour"`
-	TTFTp99      float64 `json:"ttft_p99_ms"`
-}
-
-type scaleScenario struct {
-	Name    string            `json:"name"`
-	Class   string            `json:"class"`
-	StartS  float64           `json:"start_s"`
-	Results []scalesim.Result `json:"results"`
+type simScaleOptions struct {
+	seed    uint64
+	n       int
+	only    []string
+	classes []string
+	faults  bool
+	bounds  bool
+	check   bool
+	jobs    int
 }
 
 func simScaleCmd(e *Env) *cobra.Command {
-	var seed uint64
-	var n int
-	var only []string
+	var o simScaleOptions
 	c := &cobra.Command{
 		Use:   "scale",
 		Short: "Run scalers over drawn days of traffic in virtual time",
@@ -53,61 +45,85 @@ the field at their published defaults, and bounds that know the future.
 
 Loss is replica-hours over the clairvoyant's plus 50 times every share of requests
 under 99 % that misses its objectives. Scored time begins once a scaler can have
-seen the traffic.`,
+seen the traffic. 32 scenarios cover every pair of class and start-up time once.`,
 		Example: `  penstock sim scale --scenarios 8
-  penstock sim scale --scenarios 32 --seed 40001 -o json`,
+  penstock sim scale --scenarios 32 --seed 40001 -o json
+  penstock sim scale --class flash --policy penstock --policy keda`,
 		Args: noArgs,
 	}
-	c.Flags().Uint64Var(&seed, "seed", 40001, "seed of the scenarios")
-	c.Flags().IntVar(&n, "scenarios", 8, "how many to draw, 1 to 512")
-	c.Flags().StringArrayVar(&only, "policy", nil, "run only policies whose name contains this (repeatable; bounds always run)")
+	f := c.Flags()
+	f.Uint64Var(&o.seed, "seed", 40001, "seed of the scenarios")
+	f.IntVar(&o.n, "scenarios", 8, "how many to draw, 1 to 512")
+	f.StringArrayVar(&o.only, "policy", nil, "run only policies whose name contains this (repeatable; the clairvoyant always runs)")
+	f.StringArrayVar(&o.classes, "class", nil, "keep only scenarios of this class (repeatable): "+strings.Join(scalesim.Classes(), ", "))
+	f.BoolVar(&o.faults, "faults", false, "let starts die, replicas crash, metrics go out and the believed capacity be wrong")
+	f.BoolVar(&o.bounds, "bounds", true, "run the static and fixed-rule bounds too")
+	f.BoolVar(&o.check, "check", false, "exit with 3 where a goal is not met")
+	f.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "scenarios at a time")
 	out := outputFlag(c, "table", "json")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if n < 1 || n > 512 {
-			return usagef("", "--scenarios must be 1 to 512, not %d", n)
-		}
-		s := scaleSuite{Schema: "penstock/scale-suite/v1", Seed: seed, Scenarios: make([]scaleScenario, n)}
-		var mu sync.Mutex
-		done := 0
-		err := inParallel(c.Context(), runtime.NumCPU(), n, func(i int) {
-			s.Scenarios[i] = playScenario(scalesim.Draw(seed, i), only)
-			mu.Lock()
-			defer mu.Unlock()
-			done++
-			if tty, _ := e.Terminal(); tty {
-				fmt.Fprintf(e.Stderr, "\rpenstock: %d of %d scenarios", done, n)
-			}
-		})
+		s, err := runScaleSuite(e, c, &o)
 		if err != nil {
 			return err
 		}
-		s.Policies = meanPolicies(s.Scenarios)
 		if *out == "json" {
-			return printJSON(e.Stdout, s)
+			err = printJSON(e.Stdout, s)
+		} else {
+			printScaleSuite(e.Stdout, s)
 		}
-		printScaleSuite(e.Stdout, &s)
-		return nil
+		if err == nil && o.check {
+			for _, g := range s.Goals {
+				if !g.Met {
+					return errSilent(ExitFindings)
+				}
+			}
+		}
+		return err
 	}
 	return c
 }
 
-func playScenario(sc *scalesim.Scenario, only []string) scaleScenario {
-	best := scalesim.Clairvoyant(sc)
-	hindsight, previous := scalesim.BestStatic(sc)
-	best.Policy, hindsight.Policy, previous.Policy = "clairvoyant", "static in hindsight", "static by the previous period"
-	out := scaleScenario{Name: sc.Name, Class: sc.Class, StartS: sc.Start.Median, Results: []scalesim.Result{best, hindsight, previous}}
-	for _, p := range append([]scalesim.Policy{&scalesim.Penstock{}}, scalesim.Baselines()...) {
-		if !named(p.Name(), only) {
-			continue
+func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, error) {
+	if o.n < 1 || o.n > 512 {
+		return nil, usagef("", "--scenarios must be 1 to 512, not %d", o.n)
+	}
+	for _, k := range o.classes {
+		if !anyEqual(scalesim.Classes(), k) {
+			return nil, usagef("one of: "+strings.Join(scalesim.Classes(), ", "), "--class %q is unknown", k)
 		}
-		r := scalesim.Run(sc, p)
-		r.Policy = p.Name()
-		out.Results = append(out.Results, r)
 	}
-	for i := range out.Results {
-		out.Results[i].Against(best.ReplicaHours)
+	var draw []int
+	for i := range o.n {
+		if len(o.classes) == 0 || anyEqual(o.classes, scalesim.Classes()[i%len(scalesim.Classes())]) {
+			draw = append(draw, i)
+		}
 	}
-	return out
+	s := &scaleSuite{Schema: "penstock/scale-suite/v1", Seed: o.seed, Scenarios: make([]scalesim.Played, len(draw))}
+	opt := scalesim.Options{Bounds: o.bounds}
+	if len(o.only) > 0 {
+		opt.Policies = func(name string) bool { return named(name, o.only) }
+	}
+	var mu sync.Mutex
+	done := 0
+	err := inParallel(c.Context(), max(1, o.jobs), len(draw), func(k int) {
+		sc := scalesim.Draw(o.seed, draw[k])
+		if o.faults {
+			sc.Break()
+		}
+		s.Scenarios[k] = scalesim.Play(sc, opt)
+		mu.Lock()
+		defer mu.Unlock()
+		done++
+		if tty, _ := e.Terminal(); tty {
+			fmt.Fprintf(e.Stderr, "\rpenstock: %d of %d scenarios", done, len(draw))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Policies = scalesim.Means(s.Scenarios)
+	s.Goals = scalesim.Goals(s.Scenarios)
+	return s, nil
 }
 
 func named(name string, only []string) bool {
@@ -119,34 +135,36 @@ func named(name string, only []string) bool {
 	return len(only) == 0
 }
 
-func meanPolicies(scenarios []scaleScenario) []scalePolicy {
-	at := map[string]int{}
-	var out []scalePolicy
-	for i := range scenarios {
-		for _, r := range scenarios[i].Results {
-			k, ok := at[r.Policy]
-			if !ok {
-				k = len(out)
-				at[r.Policy] = k
-				out = append(out, scalePolicy{Policy: r.Policy})
-			}
-			p, w := &out[k], 1/float64(len(scenarios))
-			p.Loss += r.Loss * w
-			p.SLO += r.Attainment * w
-			p.Cost += r.Cost * w
-			p.ReplicaHours += r.ReplicaHours * w
-			p.Reversals += r.Reversals * w
-			p.TTFTp99 += r.TTFTp99 * w
+func anyEqual(list []string, s string) bool {
+	for _, v := range list {
+		if v == s {
+			return true
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].Loss < out[j].Loss })
-	return out
+	return false
 }
 
 func printScaleSuite(w io.Writer, s *scaleSuite) {
 	fmt.Fprintf(w, "%d scenarios, seed %d: means, least loss first\n\n", len(s.Scenarios), s.Seed)
-	fmt.Fprintf(w, "%-30s %7s %8s %14s %12s %12s\n", "policy", "loss", "in SLO", "x clairvoyant", "replica h", "reversals/h")
+	fmt.Fprintf(w, "%-40s %6s %8s %8s %9s %10s %8s %8s %9s\n", "POLICY", "LOSS", "IN SLO", "WORST", "X CLAIRV.", "REPLICA H", "REV/H", "STARTS/H", "TTFT P99")
 	for _, p := range s.Policies {
-		fmt.Fprintf(w, "%-30s %7.2f %7.2f%% %14.2f %12.1f %12.1f\n", p.Policy, p.Loss, 100*p.SLO, p.Cost, p.ReplicaHours, p.Reversals)
+		fmt.Fprintf(w, "%-40s %6.2f %7.2f%% %7.1f%% %9.2f %10.1f %8.1f %8.1f %9s\n",
+			p.Policy, p.Loss, 100*p.SLO, 100*p.Least, p.Cost, p.ReplicaHours, p.Reversals, p.Starts, ttftCell(p.TTFTp99))
 	}
+	fmt.Fprintf(w, "\n%-66s %-34s %4s %s\n", "GOAL", "GOT", "OF", "MET")
+	for _, g := range s.Goals {
+		met := "yes"
+		if !g.Met {
+			met = "no"
+		}
+		fmt.Fprintf(w, "%-66s %-34s %4d %s\n", g.Goal, g.Got, g.Scenarios, met)
+	}
+}
+
+// ttftCell shows a time to the first token; one that never came is "none".
+func ttftCell(ms float64) string {
+	if ms >= 900_000 {
+		return "none"
+	}
+	return fmt.Sprintf("%.2f s", ms/1000)
 }

@@ -24,7 +24,6 @@ func (s *Scaler) outlook() outlook {
 	t := &s.tuning
 	k := s.start.p50 / 120
 	o := outlook{rate: s.rate()}
-	// weight w of the prior against the history h: w/(1-w) of the history
 	w := math.Pow(t.PriorSeconds/(t.PriorSeconds+s.hist), t.PriorPower)
 	o.prior = s.work * w / math.Max(1e-6, 1-w)
 	o.priorMiss = t.PriorMiss * math.Pow(k, t.PriorMissPower)
@@ -97,6 +96,10 @@ func (s *Scaler) eligible(i int, warming bool) bool {
 
 // choose lets the cheapest shadow take over where it is cheaper by enough.
 func (s *Scaler) choose() {
+	if s.policy.Fixed > 0 {
+		s.chosen = s.policy.Fixed - 1
+		return
+	}
 	if s.chosen >= 0 && s.levels.n < s.nextChoice {
 		return
 	}

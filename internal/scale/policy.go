@@ -51,6 +51,9 @@ type Policy struct {
 	TTFT, ITL float64 // objectives in seconds; 0: not judged
 
 	Tuning *Tuning // nil: DefaultTuning
+	// Fixed lets rule Fixed-1 of the grid rule for ever; 0: the cheapest rules. It is
+	// for judging rules one by one.
+	Fixed int
 }
 
 // Floor is a minimum for a part of the day, in the time zone of the pool.

@@ -168,32 +168,18 @@ func (s *Scaler) constrain(v *view, n int) int {
 	return n
 }
 
-// heldWork: while the router holds requests that can still make it, the work of
-// the last ten seconds must fit.
+// heldWork: once the router holds requests that can no longer make it, the work of
+// the last minute must fit without any head-room. Requests that merely wait their
+// turn prove nothing: in a small fleet somebody always waits.
 func (s *Scaler) heldWork(v *view, n int) (int, string, fleet.Time) {
-	if s.obs.Gateway.Held+s.obs.Gateway.Late == 0 || s.zero.cold {
+	if s.obs.Gateway.Late == 0 || s.zero.cold {
 		return n, "", 0
 	}
-	k := int(s.table.size(s.levels.now[shortWindow]))
-	switch s.tuning.HeldMode {
-	case 1:
-		return n, "", 0
-	case 2:
-		if s.obs.Gateway.Late == 0 {
-			return n, "", 0
-		}
-	case 3:
-		k = int(s.table.size(s.levels.now[minuteWindow]))
-	case 4:
-		if s.obs.Gateway.Late == 0 {
-			return n, "", 0
-		}
-		k = int(s.table.size(s.levels.now[minuteWindow]))
-	}
+	k := int(s.table.size(s.levels.now[minuteWindow]))
 	if k <= n {
 		return n, "", 0
 	}
-	return k, fmt.Sprintf("%d requests are held and %.1f units were offered a second in the last 10 s", s.obs.Gateway.Held+s.obs.Gateway.Late, s.levels.now[shortWindow]), 0
+	return k, fmt.Sprintf("%d held requests are too late and %.1f units a second were offered in the last minute", s.obs.Gateway.Late, s.levels.now[minuteWindow]), 0
 }
 
 // replaceOverdue: a replica that should have been ready long ago is credited with

@@ -75,9 +75,6 @@ func grid(t *Tuning) ([]basis, []shadow) {
 	var bs []basis
 	var sh []shadow
 	add := func(b basis, floors bool) {
-		if t.Only && (b.window != t.OnlyWindow || b.hold != t.OnlyHold || b.period != 0) {
-			return
-		}
 		i := len(bs)
 		bs = append(bs, b)
 		known := b.window >= 0 && b.period == 0 && holdSpans[b.hold] >= t.WarmHold
@@ -101,7 +98,7 @@ func grid(t *Tuning) ([]basis, []shadow) {
 	}
 	for w := range levelWindows {
 		for h := range holdSpans {
-			add(basis{window: w, hold: h}, h < 2 && (w != shortWindow || t.FloorShort && h == 0))
+			add(basis{window: w, hold: h}, h < 2 && w != shortWindow)
 		}
 	}
 	for _, p := range t.Periods {

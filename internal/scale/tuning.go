@@ -8,7 +8,6 @@ type Tuning struct {
 	Margins      []float64 // head-room of the shadows over their demand
 	Floors       []float64 // standing floors of the shadows, replicas, rising
 	FloorMargins []float64 // margins that are tried with each floor
-	FloorShort   bool      // try floors with the 10 s window too
 	Periods      []int     // s, seasons that are looked for
 	Forecast     bool      // play shadows that follow a fitted line
 
@@ -21,12 +20,13 @@ type Tuning struct {
 	SwitchGain    float64 // share by which another shadow must be cheaper to take over
 	Hysteresis    float64 // share by which the demand must fall under a step before the fleet does
 
-	// What is not known of the traffic yet: as if PriorSeconds had been seen in
-	// which a rule without head-room missed PriorMiss of the work, falling by e
-	// with each PriorMargin of head-room. Both hold for a start of 120 s and grow
-	// with its powers. A window of 10, 60 and 300 s counts as that much more or
-	// less head-room.
+	// What is not known of the traffic yet: a rule without head-room is expected to
+	// miss PriorMiss of the work, falling by e with each PriorMargin of head-room.
+	// Both hold for a start of 120 s and grow with its powers. After t seconds this
+	// weighs (PriorSeconds / (PriorSeconds + t)) ^ PriorPower against what was seen.
+	// A window of 10, 60 and 300 s counts as that much more or less head-room.
 	PriorSeconds     float64
+	PriorPower       float64
 	PriorMiss        float64
 	PriorMissPower   float64
 	PriorMargin      float64
@@ -39,11 +39,6 @@ type Tuning struct {
 	// spread, PeakSpread of the logarithm where none is known.
 	StressShare float64
 	PeakSpread  float64
-
-	PriorPower           float64
-	HeldMode             int
-	Only                 bool // lab
-	OnlyWindow, OnlyHold int
 
 	WarmSeconds float64 // s until the traffic counts as known, or 6 starts, at most twice this
 	WarmMargin  float64 // least margin until then
@@ -62,12 +57,12 @@ func DefaultTuning() Tuning {
 		Periods:      []int{3600, 86400},
 		Forecast:     true,
 
-		Budget: .006, MissPrice: 60, Slack: 1.5, Speed: 1.05, Forget: 12 * 3600,
+		Budget: .006, MissPrice: 70, Slack: 1.8, Speed: 1.05, Forget: 12 * 3600,
 		ReversalPrice: 60, SwitchGain: .03, Hysteresis: .1,
 
-		PriorSeconds: 5400, PriorMiss: .015, PriorMissPower: .7, PriorMargin: .2, PriorMarginPower: .5,
+		PriorSeconds: 9000, PriorPower: 2, PriorMiss: .015, PriorMissPower: .7, PriorMargin: .2, PriorMarginPower: .5,
 		WindowBias:  [len(levelWindows)]float64{.2, 0, -.05},
-		StressShare: .3, PeakSpread: .3, PriorPower: 1, HeldMode: 4,
+		StressShare: .3, PeakSpread: .3,
 
 		WarmSeconds: 1800, WarmMargin: .25, WarmHold: 900,
 		DownDelay: 60, UpRest: 120,

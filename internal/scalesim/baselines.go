@@ -10,9 +10,6 @@ import (
 	"github.com/penstock-project/penstock/internal/scale"
 )
 
-// maxReplicas is the upper bound that every policy is given.
-const maxReplicas = 400
-
 // baseline drives the arithmetic of another autoscaler with the signals that it
 // would see. Targets in requests are shares of the concurrency of one replica at
 // its knee, which a real operator does not know.
@@ -29,7 +26,7 @@ func (b *baseline) Initial(sc *Scenario) int {
 	b.step = b.want(sc)
 	return sc.warmStart()
 }
-func (b *baseline) Want(o *Obs) int { return min(maxReplicas, b.step(o)) }
+func (b *baseline) Want(o *Obs) int { return min(o.sc.most, b.step(o)) }
 
 // Baselines returns the 22 configurations that ours is compared with, fresh ones at
 // every call: published defaults, several targets where the default cannot be known.
@@ -69,7 +66,7 @@ func Baselines() []Policy {
 // hpaOn is an HPA on a sum (AverageValue) or on its mean over ready pods (Value).
 func hpaOn(typ scale.TargetType, share float64, signal func(*Obs) float64) func(sc *Scenario) func(o *Obs) int {
 	return func(sc *Scenario) func(o *Obs) int {
-		h, spec := &scale.HPA{}, scale.DefaultHPA(1, maxReplicas)
+		h, spec := &scale.HPA{}, scale.DefaultHPA(1, sc.most)
 		m := scale.HPAMetric{Source: scale.ExternalMetric, Type: typ, Target: share * sc.KneeConc}
 		return func(o *Obs) int {
 			m.Usage = signal(o)
@@ -95,7 +92,7 @@ func hpaWaiting(target float64) func(sc *Scenario) func(o *Obs) int {
 func kedaOn(share float64) func(sc *Scenario) func(o *Obs) int {
 	return func(sc *Scenario) func(o *Obs) int {
 		k := scale.DefaultKEDA(share * sc.KneeConc)
-		k.Most = maxReplicas
+		k.Most = sc.most
 		return func(o *Obs) int {
 			v := o.concurrency()
 			return k.Want(o.Now, o.Want, v, !math.IsNaN(v))

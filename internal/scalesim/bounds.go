@@ -68,7 +68,7 @@ func Clairvoyant(sc *Scenario) Result {
 	if best.ReplicaHours == 0 {
 		best = fallback
 	}
-	best.Policy = "clairvoyant"
+	best.Policy = BoundClairvoyant
 	return best
 }
 
@@ -136,6 +136,6 @@ func BestStatic(sc *Scenario) (hindsight, previous Result) {
 	}
 	hindsight = find(func(r Result) bool { return r.Attainment >= attainGoal })
 	previous = find(func(r Result) bool { return r.Before >= attainGoal })
-	hindsight.Policy, previous.Policy = "static in hindsight", "static sized on the previous period"
+	hindsight.Policy, previous.Policy = BoundStatic, BoundPrevious
 	return hindsight, previous
 }

@@ -14,7 +14,8 @@ import (
 type Penstock struct {
 	Label     string        // "" is "penstock"
 	Tuning    *scale.Tuning // nil: the default
-	Reversals int           // an hour; 0: the default
+	Reversals int           // an hour; 0: the default, negative: no bound
+	Fixed     int           // one rule for ever, see scale.Policy
 	// Last is the recommendation of the latest evaluation.
 	Last scale.Recommendation
 
@@ -43,8 +44,8 @@ func (p *Penstock) Period() float64 { return scale.EvaluationPeriod }
 // Initial implements Policy.
 func (p *Penstock) Initial(sc *Scenario) int {
 	p.s = scale.New(scale.Policy{
-		Min: 1, Capacity: sc.Capacity, StartUp: sc.Start.Prior, Reversals: p.Reversals,
-		TTFT: sc.SLO.TTFT, ITL: sc.SLO.ITL, Tuning: p.Tuning,
+		Min: 1, Max: sc.most, Capacity: sc.Capacity, StartUp: sc.Start.Prior, Reversals: p.Reversals,
+		TTFT: sc.SLO.TTFT, ITL: sc.SLO.ITL, Tuning: p.Tuning, Fixed: p.Fixed,
 	})
 	p.n = 0
 	n := sc.warmStart()

@@ -10,6 +10,7 @@ import (
 // Result is what one policy made of one scenario. Only the scored part counts.
 type Result struct {
 	Policy        string  `json:"policy"`
+	Of            string  `json:"of,omitempty"` // which policy a choice in hindsight fell on
 	Attainment    float64 `json:"slo"`
 	ReplicaHours  float64 `json:"replica_hours"`
 	TTFTp50       float64 `json:"ttft_p50_ms"`
@@ -77,6 +78,3 @@ func (r *Result) against(clairvoyantHours float64) {
 	r.Cost = r.ReplicaHours / math.Max(1e-9, clairvoyantHours)
 	r.Loss = lossOf(r.Cost, r.Attainment)
 }
-
-// Against is exported for the lab.
-func (r *Result) Against(h float64) { r.against(h) }

@@ -40,6 +40,10 @@ type Faults struct {
 	CapacityError  float64 // believed work of a request / real work; 0 means 1
 }
 
+func (f *Faults) any() bool {
+	return f.DeadStarts > 0 || f.CrashesPerHour > 0 || len(f.Outages) > 0 || f.CapacityError != 0
+}
+
 func (f *Faults) out(now float64) bool {
 	for _, o := range f.Outages {
 		if now >= o[0] && now < o[1] {
@@ -74,6 +78,7 @@ type Scenario struct {
 	offered  []float64
 	arrived  []int32
 	scored   int // requests that arrive in the scored part
+	most     int // the upper bound that every policy is given
 }
 
 // stream is the requests of a scenario in order of arrival.
@@ -109,6 +114,15 @@ func (sc *Scenario) index(workOf func(in, ctx int32) float64) {
 		sc.offered[k] += workOf(st.in[i], st.ctx[i])
 		sc.arrived[k]++
 	}
+	top, sum := 0.0, 0.0
+	for i, u := range sc.offered {
+		sum += u
+		if i >= 60 {
+			sum -= sc.offered[i-60]
+		}
+		top = math.Max(top, sum/60)
+	}
+	sc.most = 2*sc.need(top) + 2 // what an operator allows: twice the busiest minute
 }
 
 // tpotCap is the number of requests inside one replica at which the mean time of
