@@ -73,7 +73,8 @@ def account(rig):
     a.create(f"/api/v1/namespaces/{NS}/serviceaccounts", {"metadata": {"name": "penstock"}})
     a.create(f"{RBAC}/roles", {"metadata": {"name": "penstock"}, "rules": [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["get", "list", "watch"]}]})
+        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["llm-d.ai"], "resources": ["inferenceobjectives", "inferencemodelrewrites"], "verbs": ["list"]}]})
     a.create(f"{RBAC}/rolebindings", {"metadata": {"name": "penstock"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "penstock"},
                                       "subjects": [{"kind": "ServiceAccount", "name": "penstock", "namespace": NS}]})
     token = a.create(f"/api/v1/namespaces/{NS}/serviceaccounts/penstock/token", {"spec": {"expirationSeconds": 7200}})["status"]["token"]
@@ -130,6 +131,27 @@ def by_inference_pool(rig):
     out = subprocess.run([PENSTOCK, "status", "--server", "http://" + rig.admin], capture_output=True, text=True, check=True).stdout
     assert "picker penstock:9002, FailOpen" in out, out
     return f"2 pods x 2 ports, one switched off by annotation; failure mode {mode}, then FailOpen"
+
+
+@case
+def objects_of_llm_d(rig):
+    """InferenceObjective and InferenceModelRewrite, where a cluster has them, are read."""
+    for kind in ("InferenceObjective", "InferenceModelRewrite"):
+        name = kind.lower() + "s"
+        rig.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", {
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": f"{name}.llm-d.ai"},
+            "spec": {"group": "llm-d.ai", "scope": "Namespaced", "names": {"kind": kind, "plural": name, "singular": kind.lower()},
+                     "versions": [{"name": "v1alpha2", "served": True, "storage": True, "schema": {"openAPIV3Schema": {
+                         "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]}})
+    path = f"/apis/llm-d.ai/v1alpha2/namespaces/{NS}"
+    poll("the API server serves them", lambda: rig.api.get(f"{path}/inferencemodelrewrites")["items"] == [])
+    rig.api.create(f"{path}/inferencemodelrewrites", {"apiVersion": "llm-d.ai/v1alpha2", "kind": "InferenceModelRewrite", "metadata": {"name": "r"},
+                   "spec": {"poolRef": {"name": "chat"}, "rules": [{"matches": [{"model": {"type": "Exact", "value": "public-name"}}],
+                                                                    "targets": [{"modelRewrite": "other"}]}]}})
+    assert post(rig.envoy.addr, chat(model="public-name"))[0] in (200, 404)
+    status, _, body = poll("the rewrite is in force", lambda: (lambda r: r if r[0] == 200 else None)(post(rig.envoy.addr, chat(model="public-name"))), 30, 0.5)
+    assert '"model": "other"' in json.loads(body)["start"], body
+    return "a public name is rewritten to the engine's"
 
 
 @case

@@ -62,6 +62,7 @@ type livePool struct {
 	observer *observe.Observer
 	auth     string                    // Authorization for the engines
 	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
+	compat   atomic.Pointer[kube.Compat]
 }
 
 // server is a running Penstock. Build it, Run it; Reload may be called meanwhile.

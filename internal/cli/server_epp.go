@@ -53,9 +53,21 @@ func (s *server) openEPP(key uint64) error {
 		s.log.Warn("the endpoint picker speaks plaintext with the network: prompts pass through it; set tls.cert and tls.key", "epp", addr)
 	}
 	s.epp = &eppFront{ln: ln, ready: s.Ready, srv: extproc.New(extproc.Options{
-		Catalogue: eppCatalogue{s}, Clock: s.clock, Log: s.log, HashKey: key, RouterID: s.router, TLS: s.tls,
+		Catalogue: eppCatalogue{s}, Rules: s.eppRules, Clock: s.clock, Log: s.log, HashKey: key, RouterID: s.router, TLS: s.tls,
 	})}
 	s.reg.MustRegister(s.epp.srv)
+	return nil
+}
+
+// eppRules returns the objectives and rewrites of a pool; nil where it has none.
+func (s *server) eppRules(f *flow.Flow) extproc.Rules {
+	for _, p := range s.pools {
+		if p.flow == f {
+			if c := p.compat.Load(); c != nil {
+				return c
+			}
+		}
+	}
 	return nil
 }
 

@@ -32,9 +32,11 @@ func (s *server) kubeSource(p *config.Pool, lp *livePool) (observe.Source, error
 	}
 	r := &p.Replicas
 	lp.kube.Store(nil)
+	lp.compat.Store(nil)
 	if r.InferencePool != "" {
 		ns, name, _ := strings.Cut(r.InferencePool, "/")
-		return &kube.PoolSource{Cluster: s.kube, Namespace: ns, Name: name, Changed: func(k kube.Pool) { s.poolChanged(lp, &k) }}, nil
+		return &kube.PoolSource{Cluster: s.kube, Namespace: ns, Name: name,
+			Changed: func(k kube.Pool) { s.poolChanged(lp, &k) }, Compat: lp.compat.Store}, nil
 	}
 	sel, err := labels.Parse(strings.Join(r.Selector.Labels, ","))
 	if err != nil {

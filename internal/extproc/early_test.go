@@ -330,3 +330,65 @@ func TestFaultBecomesABlindPick(t *testing.T) {
 		t.Errorf("%d faults, %d blind picks", s.Stats.Faults.Load(), s.Stats.Picked[Blind].Load())
 	}
 }
+
+// rules are an operator's words on one pool.
+type rules struct{}
+
+func (rules) Class(objective string) uint8 { return uint8(len(objective)) }
+
+func (rules) Rewrite(model string, _ uint64) (string, bool, bool) {
+	switch model {
+	case "public":
+		return "m", true, true
+	case "m", "n":
+		return "", false, false
+	}
+	return "n", false, true
+}
+
+// TestRulesOfAPool: a rewrite changes the name both ways, one for any model takes
+// what nobody knows, and an objective says how urgent a request is.
+func TestRulesOfAPool(t *testing.T) {
+	a, b := newPool(t, 1), newPool(t, 0)
+	b.Observe(&fleet.Snapshot{Pool: "b", Version: 2, At: fleet.At(time.Now()), Endpoints: []fleet.EndpointState{{Endpoint: fleet.Endpoint{
+		ID: "n0", URL: "http://127.10.1.1:8000", Phase: fleet.PhaseReady, Rank: -1, Models: []string{"n"}}}}})
+	_, addr := start(t, Options{Catalogue: twoPools{a, b}, Rules: func(f *flow.Flow) Rules {
+		if f == a {
+			return rules{}
+		}
+		return nil
+	}})
+	for asked, want := range map[string]struct{ model, at string }{
+		"public":  {"m", "127.10.0.1:8000"},
+		"m":       {"m", "127.10.0.1:8000"},
+		"n":       {"n", "127.10.1.1:8000"},
+		"unknown": {"n", "127.10.1.1:8000"},
+	} {
+		p := newProxy(t, addr)
+		h := heads(chatPath, false, fds, fds)
+		hs := h.GetRequestHeaders().GetHeaders()
+		hs.Headers = append(hs.Headers, &corev3.HeaderValue{Key: objectiveHeaderOld, RawValue: []byte("abc")})
+		p.send(h, reqBody(chatBody(asked, "x"), true))
+		if d := destinationOf(p.recv()); d != want.at {
+			t.Errorf("%s: went to %q, want %q", asked, d, want.at)
+		}
+		got := p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() })
+		if string(got) != chatBody(want.model, "x") {
+			t.Errorf("%s: body %s", asked, got)
+		}
+		p.send(respHeads("application/json"))
+		p.recv()
+		p.send(respBody(`{"model":"`+want.model+`"}`, true))
+		back := p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetResponseBody() })
+		if string(back) != `{"model":"`+asked+`"}` {
+			t.Errorf("%s: the answer says %s", asked, back)
+		}
+	}
+	ss := &session{srv: New(Options{Catalogue: onePool{flow: a, model: "m"}, Rules: func(*flow.Flow) Rules { return rules{} }}), objective: "abc", surface: fleet.SurfaceChat, length: -1}
+	ss.body = split([]byte(chatBody("m", "x")), 1000)
+	ss.size = ss.body.Len()
+	q, e := ss.build()
+	if e != nil || q.req.Class != 3 {
+		t.Errorf("class %+v, %v", q, e)
+	}
+}

@@ -95,6 +95,9 @@ const (
 	subsetKey            = "x-gateway-destination-endpoint-subset"
 	subsetNamespace      = "envoy.lb.subset_hint"
 	destinationNamespace = "envoy.lb"
+	// An objective is named by a header; the second name is the older one.
+	objectiveHeader    = "x-llm-d-inference-objective"
+	objectiveHeaderOld = "x-gateway-inference-objective"
 )
 
 var errProto = fmt.Errorf("not an external processing message")
@@ -295,6 +298,8 @@ func wanted(name []byte) string {
 		return "content-length"
 	case "content-encoding":
 		return "content-encoding"
+	case objectiveHeader, objectiveHeaderOld:
+		return objectiveHeader
 	}
 	return ""
 }

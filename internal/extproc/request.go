@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/zeebo/xxh3"
 	"google.golang.org/grpc/mem"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -121,7 +122,8 @@ func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Erro
 	if name == "" {
 		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
 	}
-	pool, model, adapter, ok := o.Catalogue.Resolve(name)
+	wanted := ss.rewritten(name)
+	pool, model, adapter, ok := o.Catalogue.Resolve(wanted)
 	if !ok {
 		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
 			Message: "the model `" + name[:min(len(name), maxNameInMessage)] + "` does not exist or is not served here"}
@@ -129,6 +131,9 @@ func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Erro
 	q.pool, q.read = pool, true
 	r, s := &q.req, &w.scan
 	r.Model, r.Adapter, r.Stream, r.MaxTokens, r.Session = model, adapter, s.Stream, s.MaxTokens, s.CacheKey
+	if rules := ss.rules(pool); rules != nil {
+		r.Class = rules.Class(ss.objective)
+	}
 	w.hasher.Reset(prefix.Seed(o.HashKey, model, adapter, string(s.CacheSalt)), o.BlockBytes)
 	s.Feed(text, &w.hasher)
 	r.Blocks = slices.Clone(w.hasher.Blocks())
@@ -142,6 +147,39 @@ func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Erro
 		q.body = wire.SpliceModel(make([]byte, 0, len(here)+len(engineName)), here, s.ModelSpan, engineName)
 	}
 	return nil
+}
+
+func (ss *session) rules(pool *flow.Flow) Rules {
+	if ss.srv.o.Rules == nil {
+		return nil
+	}
+	return ss.srv.o.Rules(pool)
+}
+
+// rewritten returns the name that a pool's rules put in place of the client's: a rule
+// that names it wherever there is one, else one for any model of the pool that the
+// name leads to, else of any pool.
+func (ss *session) rewritten(name string) string {
+	if ss.srv.o.Rules == nil {
+		return name
+	}
+	key := xxh3.HashString(ss.id)
+	general, found := name, false
+	home, _, _, known := ss.srv.o.Catalogue.Resolve(name)
+	for _, p := range ss.srv.o.Catalogue.Pools() {
+		rules := ss.rules(p)
+		if rules == nil {
+			continue
+		}
+		to, exact, ok := rules.Rewrite(name, key)
+		switch {
+		case ok && exact:
+			return to
+		case ok && !found && (!known || p == home):
+			general, found = to, true
+		}
+	}
+	return general
 }
 
 // measure estimates the prompt's length in tokens from hashed bytes of text.

@@ -42,11 +42,24 @@ type Catalogue interface {
 	Pools() []*flow.Flow
 }
 
+// Rules are what the operators of a pool said of its requests beside the catalogue.
+type Rules interface {
+	// Class returns the priority class of requests that name an objective, 0 the
+	// most urgent. A client may only choose among the objectives that there are.
+	Class(objective string) uint8
+	// Rewrite returns the model to use in place of one that a client asked for.
+	// exact says that a rule names it, as opposed to one for any model. Where there
+	// are shares, key decides.
+	Rewrite(model string, key uint64) (to string, exact, ok bool)
+}
+
 // Options of a Server.
 type Options struct {
 	Catalogue Catalogue
-	Clock     func() fleet.Time // nil: the wall clock
-	Log       *slog.Logger      // nil: discard
+	// Rules returns the rules of a pool, nil where it has none. nil: no pool has.
+	Rules func(*flow.Flow) Rules
+	Clock func() fleet.Time // nil: the wall clock
+	Log   *slog.Logger      // nil: discard
 	// HashKey keys the block hashes; the same in all routers of a fleet that
 	// exchange what they know.
 	HashKey uint64

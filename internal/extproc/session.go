@@ -39,14 +39,16 @@ type session struct {
 	id      string
 	surface fleet.Surface
 	opaque  bool // a body that is no JSON: a pick by headers
-	subset  subsetHint
-	body    mem.BufferSlice
-	gotBody bool // a body message came; even an empty one is owed an answer
-	size    int  // of the body so far, in bytes
-	length  int  // that the client announced; -1: none
-	held    int  // bytes of body that count in Stats.Held
-	tryAt   int  // size from which on an early pick is tried
-	alias   string
+	// objective is the one that the request names, which says how urgent it is.
+	objective string
+	subset    subsetHint
+	body      mem.BufferSlice
+	gotBody   bool // a body message came; even an empty one is owed an answer
+	size      int  // of the body so far, in bytes
+	length    int  // that the client announced; -1: none
+	held      int  // bytes of body that count in Stats.Held
+	tryAt     int  // size from which on an early pick is tried
+	alias     string
 
 	track   tracker // of a body that is too large to wait for
 	tracked int     // parts of body that track has seen
@@ -221,6 +223,8 @@ func (ss *session) requestHeaders(f *frame) error {
 			json = strings.Contains(h.value, "json")
 		case "content-encoding":
 			coded = h.value != "identity"
+		case objectiveHeader:
+			ss.objective = h.value
 		}
 	}
 	ss.subset = subsetHint{present: f.subset.present}

@@ -132,8 +132,16 @@ func cluster(pods []runtime.Object, pools ...runtime.Object) *Cluster {
 	return &Cluster{
 		Pods: fake.NewClientset(pods...), Log: slog.New(slog.DiscardHandler),
 		Dynamic: dynfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-			map[schema.GroupVersionResource]string{PoolResource: "InferencePoolList"}, pools...),
+			kinds(), pools...),
 	}
+}
+
+func kinds() map[schema.GroupVersionResource]string {
+	out := map[schema.GroupVersionResource]string{PoolResource: "InferencePoolList"}
+	for _, r := range CompatResources() {
+		out[r] = map[string]string{"inferenceobjectives": "InferenceObjectiveList", "inferencemodelrewrites": "InferenceModelRewriteList"}[r.Resource]
+	}
+	return out
 }
 
 // lists runs a source and returns what it tells.
@@ -315,5 +323,21 @@ contexts: [{name: c, context: {cluster: c, user: u, namespace: models}}], curren
 		if err != nil || c.Namespace != "models" {
 			t.Errorf("path %q: %+v, %v", path, c, err)
 		}
+	}
+}
+
+func TestCompatIsRead(t *testing.T) {
+	o := thing("InferenceObjective", "batch", "chat", 0, map[string]any{"priority": int64(-1)})
+	o.SetNamespace("ns")
+	c := cluster(nil, &o)
+	got := make(chan *Compat, 1)
+	lists(t, &PoolSource{Cluster: c, Namespace: "ns", Name: "chat", Compat: func(c *Compat) { got <- c }})
+	select {
+	case rules := <-got:
+		if rules.Class("batch") != 1 || rules.Class("") != 0 {
+			t.Errorf("classes %d and %d", rules.Class("batch"), rules.Class(""))
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was read")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,6 +84,8 @@ type PoolSource struct {
 	Namespace, Name string
 	// Changed is told of each version of the pool; nil: nobody.
 	Changed func(Pool)
+	// Compat is told of the objectives and rewrites of the pool; nil: they are not read.
+	Compat func(*Compat)
 }
 
 func (s *PoolSource) String() string { return "InferencePool " + s.Namespace + "/" + s.Name }
@@ -132,6 +135,11 @@ func (s *PoolSource) Run(ctx context.Context, up func([]observe.Target)) error {
 	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
+	if s.Compat != nil {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { s.followCompat(ctx) })
+	}
 	return s.follow(ctx, pools, up)
 }
 
