@@ -2,11 +2,7 @@
 
 package scale
 
-import (
-	"math"
-
-	"github.com/penstock-project/penstock/internal/fleet"
-)
+import "math"
 
 // sizeSteps is how finely the inverse of the capacity table is tabulated, per unit
 // of work.
@@ -73,15 +69,15 @@ func (c *capacity) carries(n int) float64 {
 	return c.believed[last] * c.factor * float64(n) / float64(last)
 }
 
-// refit corrects the believed capacity by what became of the requests.
-type refit struct {
-	factor float64
+// knee is the work that one replica of a large fleet carries, in units per second.
+func (c *capacity) knee() float64 {
+	n := min(kneeFleet, len(c.believed)-1)
+	if n < 1 {
+		return c.factor
+	}
+	return c.believed[n] * c.factor / float64(n)
 }
 
-func newRefit() refit { return refit{factor: 1} }
-
-func (f *refit) play(u float64, ready int, c *capacity, t *Tuning) {}
-
-func (f *refit) observe(now fleet.Time, second int, g Gateway, c *capacity, t *Tuning) bool {
-	return false
-}
+// kneeFleet is a fleet in which the bad luck of one replica is the good luck of
+// another.
+const kneeFleet = 16

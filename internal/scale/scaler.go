@@ -192,7 +192,7 @@ func (s *Scaler) settle() {
 // Observe takes in what is known of the fleet at now.
 func (s *Scaler) Observe(now fleet.Time, o Observation) {
 	s.advance(now)
-	if s.seen && s.fit.observe(s.now, s.levels.n, o.Gateway, &s.table, &s.tuning) {
+	if s.seen && s.fit.observe(s.levels.n, &o.Gateway) {
 		s.restate()
 	}
 	s.blind = !o.Gateway.Known

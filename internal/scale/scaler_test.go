@@ -101,7 +101,7 @@ func TestSteadyWork(t *testing.T) {
 			n = r.Final
 		}
 	}
-	if float64(n)*s.tuning.Speed < 4 || n > 10 {
+	if 0.9*float64(n)*s.tuning.Speed < 4 || n > 10 {
 		t.Errorf("%d replicas of 0.9 for a steady offer of 4", n)
 	}
 }

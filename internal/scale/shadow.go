@@ -169,6 +169,7 @@ func (s *Scaler) play(u float64) {
 		b.stale = false
 	}
 	k := pace{t: t, rest: int32(s.upRest()), delay: int32(s.downDelay()), phases: s.policy.downPhases(), lead: s.lead}
+	speed := s.tuning.Speed * s.table.knee()
 	counts := t > s.lead // before that nothing that was asked for can be ready
 	for i := range s.shadows {
 		x := &s.shadows[i]
@@ -178,7 +179,7 @@ func (s *Scaler) play(u float64) {
 			x.low = math.Max(x.floor, s.table.size(v*(1+s.tuning.Hysteresis)))
 		}
 		want, turned := x.move(&k)
-		rate := s.tuning.Speed * x.ready(t, want, k.lead)
+		rate := speed * x.ready(t, want, k.lead)
 		q := x.queue + u - rate
 		most := s.tuning.Slack * rate
 		miss := 0.0

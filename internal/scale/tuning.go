@@ -14,7 +14,7 @@ type Tuning struct {
 	Budget        float64 // share of the offered work that a shadow may have missed, for an attainment of 99 %
 	MissPrice     float64 // cost of a share of 1 missed above the budget, in fleets
 	Slack         float64 // s that held work may wait before it is missed
-	Speed         float64 // work that one replica does per second in a rush, units
+	Speed         float64 // work that one replica does in a rush, in what it carries in a large fleet
 	Forget        float64 // s, time constant of the memory of cost and misses
 	ReversalPrice float64 // s of the fleet that one change of direction costs
 	SwitchGain    float64 // share by which another shadow must be cheaper to take over
@@ -57,7 +57,7 @@ func DefaultTuning() Tuning {
 		Periods:      []int{3600, 86400},
 		Forecast:     true,
 
-		Budget: .006, MissPrice: 70, Slack: 1.8, Speed: 1.05, Forget: 12 * 3600,
+		Budget: .006, MissPrice: 70, Slack: 1.8, Speed: 1.04, Forget: 12 * 3600,
 		ReversalPrice: 60, SwitchGain: .03, Hysteresis: .1,
 
 		PriorSeconds: 9000, PriorPower: 2, PriorMiss: .015, PriorMissPower: .7, PriorMargin: .2, PriorMarginPower: .5,
