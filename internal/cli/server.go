@@ -90,6 +90,10 @@ type server struct {
 	kube  *kube.Cluster // nil while no pool is found through Kubernetes
 
 	watchKube func(*kube.Cluster) // watches a connection that a reload makes; nil before Run; under mu
+
+	// background runs beside the listeners until the server stops; each function
+	// returns when its context ends. Wired before Run.
+	background []func(context.Context)
 }
 
 // buildServer wires a server and opens its listeners, so that a port in use is
@@ -395,6 +399,9 @@ func (s *server) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { s.watchKeys(watch) })
 	wg.Go(func() { s.meter.Run(watch) })
+	for _, run := range s.background {
+		wg.Go(func() { run(watch) })
+	}
 	s.followKube(watch, &wg)
 	broken := make(chan error, 3)
 	gw := gateway.NewServer(s.front.h, s.tls, s.log)
