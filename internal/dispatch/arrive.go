@@ -93,7 +93,7 @@ func (d *Dispatch) workAt(e *entry, slot int32, uncached float64) float64 {
 func (d *Dispatch) firstCome(slot int32, e *entry) float64 {
 	s, c := &d.slots[slot], &d.learned.coef
 	full := c.Step(float64(s.Streams), s.CtxTokens) + c.Chunk*c.PTok
-	return s.Pending(d.now) + d.aux[slot].queue.work + e.work + 2*full*s.Speed
+	return s.Pending(d.now) + s.QueuedWork + e.work + 2*full*s.Speed
 }
 
 // ask fills dec with a decision on entry i and returns how many candidates were
@@ -118,7 +118,7 @@ func (d *Dispatch) question(e *entry) {
 	in.PromptTokens, in.BlockTokens, in.Arrival = e.prompt, e.blockTokens, e.arrival
 	in.Slots, in.Drops, in.Hits, in.Pinned = d.slots, d.drops, d.hits, d.pinned
 	in.Queue = nil
-	if d.queued > 0 {
+	if d.queued > 0 || d.heldThere > 0 {
 		in.Queue = d
 	}
 	in.AdapterCold = nil
@@ -286,29 +286,8 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.uncached = float64(p.Uncached)
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
-	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
-	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
-	e.share = e.work*l.missed.ratio() + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
-	e.tail = max(0, e.prompt-float64(len(e.req.Blocks))*e.blockTokens)
-
-	s.InFlight++
-	s.Unstarted++
-	s.PendingSum += e.estimate
-	a.shares += e.share
-	s.UncachedTokens += e.uncached
-	s.TailTokens += e.tail
-	if a.fifo.n == 0 {
-		s.HeadEstimate, s.HeadSince = e.estimate, d.now
-		a.speed.begin(d.now)
-	}
-	d.push(&a.fifo, i)
-	if !e.stream {
-		d.silent++
-		a.speed.dirty = true
-	}
-	a.inFlightAt.set(d.now, s.InFlight)
-	e.pins = d.index.Pin(d.now, slot, e.req.Blocks)
-	d.refresh(slot)
+	d.charge(i, slot, e.req.Blocks)
+	d.tell(NoteSent, i, 0)
 	if e.req.Adapter != "" {
 		d.usedAdapter(slot, e.req.Adapter)
 	}

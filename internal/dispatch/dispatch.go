@@ -120,6 +120,8 @@ type Options struct {
 	IndexBytes int64
 	BlockBytes int                // bytes of text in a block; 0: prefix.DefaultBlockBytes
 	Weights    map[string]float64 // shares of tenants in the queue; 1 where absent
+	// Share gathers what other routers should know; see TakeNotes.
+	Share bool
 	// Bare leaves out of decisions what only a reader of records needs. For
 	// simulation.
 	Bare bool

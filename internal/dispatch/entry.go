@@ -11,13 +11,14 @@ import (
 type entryState uint8
 
 const (
-	stateFree   entryState = iota
-	stateLimbo             // waits for a ready replica
-	stateQueued            // in the router's queue for entry.slot
-	stateSent              // at entry.slot, no first token
-	stateStream            // at entry.slot, past its first token
-	stateFailed            // the last attempt failed and no other was made
-	stateGhost             // written off: the replica says that it has it no more
+	stateFree     entryState = iota
+	stateLimbo               // waits for a ready replica
+	stateQueued              // in the router's queue for entry.slot
+	stateSent                // at entry.slot, no first token
+	stateStream              // at entry.slot, past its first token
+	stateFailed              // the last attempt failed and no other was made
+	stateGhost               // written off: the replica says that it has it no more
+	statePeerHeld            // in another router's queue for entry.slot
 )
 
 // entry is one request from Arrive to End.
@@ -25,6 +26,7 @@ type entry struct {
 	req   *fleet.Request
 	state entryState
 	gen   uint32
+	peer  int32 // number of the router that told of it; 0: our own
 	slot  int32
 	prev  int32 // in the list that the state says
 	next  int32
@@ -117,13 +119,7 @@ func (d *Dispatch) find(t Ticket) int32 {
 
 // admit makes an entry for r.
 func (d *Dispatch) admit(r *fleet.Request) int32 {
-	i := d.freeHead
-	if i >= 0 {
-		d.freeHead = d.entries[i].next
-	} else {
-		i = int32(len(d.entries))
-		d.entries = append(d.entries, entry{})
-	}
+	i := d.vacant()
 	d.n.Arrived++
 	e := &d.entries[i]
 	*e = entry{
@@ -144,7 +140,7 @@ func (d *Dispatch) admit(r *fleet.Request) int32 {
 // forget ends an entry. It is in no list and charged nowhere.
 func (d *Dispatch) forget(i int32) {
 	e := &d.entries[i]
-	e.req, e.state, e.pins = nil, stateFree, prefix.Ref{}
+	e.req, e.state, e.pins, e.peer = nil, stateFree, prefix.Ref{}, 0
 	e.next = d.freeHead
 	d.freeHead = i
 }

@@ -60,8 +60,11 @@ func (d *Dispatch) start(i int32, at fleet.Time, seen bool) {
 	s.Streams++
 	s.CtxTokens += e.context
 	s.Generated += e.output
-	d.learned.ttft.add(at.Seconds(e.arrived))
+	if e.peer == 0 {
+		d.learned.ttft.add(at.Seconds(e.arrived))
+	}
 	if seen {
+		d.tell(NoteFirst, i, 0)
 		d.sawFirst(e.slot, e)
 	} else {
 		a.speed.done += e.work
@@ -117,14 +120,8 @@ func (d *Dispatch) Progress(now fleet.Time, t Ticket, tokens int) {
 	if e.state != stateStream {
 		return
 	}
-	d.pace(e.slot)
-	s := &d.slots[e.slot]
-	n := float64(tokens)
-	e.output += n
-	e.context += n
-	s.CtxTokens += n
-	s.Generated += n
-	e.lastAt = d.now
+	d.grow(i, float64(tokens))
+	d.tell(NoteProgress, i, float64(tokens))
 }
 
 // takeBack removes from the accounting what an entry at an endpoint is charged
@@ -154,7 +151,12 @@ func (d *Dispatch) takeBack(i int32) {
 	}
 	a.inFlightAt.set(d.now, s.InFlight)
 	d.index.Unpin(d.now, e.pins)
-	d.n.InFlight--
+	if e.peer == 0 {
+		d.n.InFlight--
+		d.tell(NoteEnd, i, 0)
+	} else {
+		a.peers--
+	}
 	d.refresh(slot)
 	d.freeSlot(slot)
 }

@@ -47,6 +47,10 @@ type Dispatch struct {
 	pinned  []int32
 	cold    []bool
 
+	notes     []Note // for other routers, not yet taken
+	peers     []peer // other routers, by number
+	heldThere int    // entries that wait in other routers' queues
+
 	spare     []*line           // empty lines of queues
 	scratch   route.Candidate   // of priceAt
 	decisions []*route.Decision // lent out by the current call
@@ -66,6 +70,8 @@ type slot struct {
 	breaker breaker
 	speed   speed
 	lora    []string // adapters sent there, most recent first
+	peers   int32    // requests of other routers in flight there
+	theirs  peerQueue
 	url     string
 
 	sent, failed, leaked, restarts uint64
@@ -168,7 +174,7 @@ func (d *Dispatch) addSlot(id string) int32 {
 // freeSlot gives a slot back once its endpoint left and nothing is in flight there.
 func (d *Dispatch) freeSlot(i int32) {
 	a := &d.aux[i]
-	if !a.used || !a.gone || d.slots[i].InFlight > 0 || a.queue.n > 0 {
+	if !a.used || !a.gone || d.slots[i].InFlight > 0 || a.queue.n > 0 || a.theirs.n > 0 {
 		return
 	}
 	delete(d.names, d.slots[i].ID)

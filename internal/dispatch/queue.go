@@ -103,6 +103,7 @@ func (d *Dispatch) enqueue(i, slot int32) {
 	q.tokens += e.prompt
 	d.queued++
 	d.show(slot)
+	d.tell(NoteHeld, i, 0)
 	d.watch(i)
 }
 
@@ -137,6 +138,7 @@ func (d *Dispatch) dequeue(i int32) {
 	}
 	d.queued--
 	d.show(e.slot)
+	d.tell(NoteReleased, i, 0)
 	d.unwatch(i)
 	e.held = e.heldFor(d.now)
 	e.state = stateFailed
@@ -144,8 +146,8 @@ func (d *Dispatch) dequeue(i int32) {
 
 // show lets the picker see a slot's queue.
 func (d *Dispatch) show(slot int32) {
-	s, q := &d.slots[slot], &d.aux[slot].queue
-	s.Queued, s.QueuedWork, s.QueuedTokens = q.n, q.work, q.tokens
+	s, q, t := &d.slots[slot], &d.aux[slot].queue, &d.aux[slot].theirs
+	s.Queued, s.QueuedWork, s.QueuedTokens = q.n+t.n, q.work+t.work, q.tokens+t.tokens
 }
 
 // Position implements route.QueueView. Lines of more urgent classes go first.
@@ -180,6 +182,10 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 				behind += float64(l.n) * (1 - first/l.work)
 			}
 		}
+	}
+	if t := &d.aux[slot].theirs; t.n > 0 {
+		before, after := t.position(x)
+		ahead, behind = ahead+before, behind+after
 	}
 	return ahead, behind
 }

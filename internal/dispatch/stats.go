@@ -20,6 +20,8 @@ type EndpointLoad struct {
 	PinnedBlocks      int
 	CacheBlocks       int
 	CacheCap          int
+	PeerInFlight      int // requests of other routers, as they told
+	PeerQueued        int // requests that other routers hold for it
 	Queued            int
 	QueuedMS          float64
 	Slowness          float64    // 1: as the pool's coefficients say
@@ -45,10 +47,10 @@ func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 		}
 		r := EndpointLoad{
 			Endpoint: s.ID, Slot: int32(i), Drop: s.Drop,
-			InFlight: int(s.InFlight), Unstarted: int(s.Unstarted), Streams: int(s.Streams),
+			InFlight: int(s.InFlight - a.peers), PeerInFlight: int(a.peers), PeerQueued: int(a.theirs.n), Unstarted: int(s.Unstarted), Streams: int(s.Streams),
 			PendingMS: s.Pending(now) * 1e3, CtxTokens: s.CtxTokens,
 			PinnedBlocks: s.PinnedBlocks, CacheBlocks: s.CacheBlocks, CacheCap: s.CacheCap,
-			Queued: int(s.Queued), QueuedMS: s.QueuedWork * 1e3,
+			Queued: int(a.queue.n), QueuedMS: a.queue.work * 1e3,
 			Slowness: s.Speed, KVLimit: s.KVLimit,
 			PredictedCached: a.predicted, ObservedCached: a.observed,
 			Sent: a.sent, Failed: a.failed, Leaked: a.leaked, Restarts: a.restarts,

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+// NoteKind says what a Note tells.
+type NoteKind uint8
+
+// Kinds of notes. The numbers are those on the wire between routers: they do not
+// change.
+const (
+	NoteSent     NoteKind = iota + 1 // a request went to an endpoint
+	NoteFirst                        // its first token came
+	NoteProgress                     // Tokens more output tokens came
+	NoteEnd                          // it is no longer at the endpoint
+	NoteHeld                         // a request waits in the router's queue for an endpoint
+	NoteReleased                     // it waits there no more
+)
+
+// Note is what one router tells another about one of its requests: enough to
+// charge it to the endpoint as if it were one's own. There is no prompt text in it;
+// block hashes are keyed.
+type Note struct {
+	Kind   NoteKind
+	Ticket Ticket // the sender's; names the request in later notes
+	Key    uint64 // hash of the endpoint's ID; of NoteSent and NoteHeld
+
+	// Of NoteSent and NoteHeld.
+	Prompt      float64 // tokens
+	Uncached    float64 // tokens that the sender expects to miss the cache
+	BlockTokens float64 // tokens in a block, NoteSent
+	Stream      bool
+	Blocks      []uint64 // of NoteSent; valid until the sender's next call
+
+	Tokens float64 // of NoteProgress
+}
+
+// peer is what a dispatch keeps of another router.
+type peer struct {
+	known   map[Ticket]int32 // entries by the peer's ticket
+	unknown uint64           // notes on endpoints that are not listed here
+}
+
+// PeerLoad is what one other router has in flight, as far as it told.
+type PeerLoad struct {
+	InFlight int
+	Held     int
+	Unknown  uint64 // notes about endpoints that this router does not list
+}
+
+// tell adds a note for other routers.
+func (d *Dispatch) tell(kind NoteKind, i int32, tokens float64) {
+	if !d.o.Share || d.entries[i].peer != 0 {
+		return
+	}
+	d.notes = append(d.notes, d.note(kind, i, tokens))
+}
+
+func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
+	e := &d.entries[i]
+	n := Note{Kind: kind, Ticket: d.ticket(i), Tokens: tokens}
+	switch kind {
+	case NoteSent:
+		n.Blocks, n.BlockTokens = e.req.Blocks, e.blockTokens
+		n.Uncached = e.uncached
+	case NoteHeld:
+		n.Uncached = d.uncachedFor(e)
+	default:
+		return n
+	}
+	n.Key, n.Prompt, n.Stream = d.slots[e.slot].Key, e.prompt, e.stream
+	return n
+}
+
+// uncachedFor is the number of tokens whose prefill takes a held entry's work: the
+// inverse of Coef.Prefill.
+func (d *Dispatch) uncachedFor(e *entry) float64 {
+	c, speed := &d.learned.coef, d.slots[e.slot].Speed
+	x := e.work / speed
+	b := c.PTok + c.PAttn*e.prompt
+	root := b*b - 2*c.PAttn*x
+	if c.PAttn <= 0 || root < 0 {
+		return min(e.prompt, x/max(1e-12, c.PTok))
+	}
+	return max(0, min(e.prompt, (b-math.Sqrt(root))/c.PAttn))
+}
+
+// TakeNotes appends what happened since the last call, for the other routers, to
+// dst. Empty where Options.Share is not set.
+func (d *Dispatch) TakeNotes(dst []Note) []Note {
+	dst = append(dst, d.notes...)
+	clear(d.notes)
+	d.notes = d.notes[:0]
+	return dst
+}
+
+// Tell appends to dst the notes that bring a router that knows nothing up to date:
+// all that is in flight and held. Notes not yet taken are included in that.
+func (d *Dispatch) Tell(dst []Note) []Note {
+	for i := range d.entries {
+		e := &d.entries[i]
+		if e.peer != 0 {
+			continue
+		}
+		switch e.state {
+		case stateQueued:
+			dst = append(dst, d.note(NoteHeld, int32(i), 0))
+		case stateSent, stateStream:
+			dst = append(dst, d.note(NoteSent, int32(i), 0))
+			if e.state == stateStream && e.stream {
+				dst = append(dst, d.note(NoteFirst, int32(i), 0), d.note(NoteProgress, int32(i), e.output-1))
+			}
+		}
+	}
+	return dst
+}
+
+// Hear takes a note of another router in. peer numbers the router, from 1. A note
+// that makes no sense (an endpoint or a request that is not known) is ignored.
+func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send {
+	d.begin(now)
+	for int(from) >= len(d.peers) {
+		d.peers = append(d.peers, peer{})
+	}
+	p := &d.peers[from]
+	if p.known == nil {
+		p.known = map[Ticket]int32{}
+	}
+	i, ok := p.known[n.Ticket]
+	switch n.Kind {
+	case NoteSent, NoteHeld:
+		if ok {
+			out = d.hearEnd(p, n.Ticket, i, out)
+		}
+		slot := d.slotOf(n.Key)
+		if slot < 0 {
+			p.unknown++
+			return out
+		}
+		i = d.hearNew(from, n, slot)
+		p.known[n.Ticket] = i
+	case NoteFirst:
+		if ok && d.entries[i].state == stateSent {
+			slot := d.entries[i].slot
+			d.start(i, d.now, true)
+			return d.drain(slot, out)
+		}
+	case NoteProgress:
+		if ok && d.entries[i].state == stateStream && n.Tokens > 0 {
+			d.grow(i, n.Tokens)
+		}
+	case NoteEnd, NoteReleased:
+		if ok {
+			return d.hearEnd(p, n.Ticket, i, out)
+		}
+	}
+	return out
+}
+
+// slotOf returns the slot of an endpoint by the hash of its ID; -1: not listed.
+func (d *Dispatch) slotOf(key uint64) int32 {
+	for i := range d.slots {
+		if d.aux[i].used && !d.aux[i].gone && d.slots[i].Key == key {
+			return int32(i)
+		}
+	}
+	return -1
+}
+
+// hearNew makes an entry for a request of another router and charges it.
+func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
+	i := d.vacant()
+	e := &d.entries[i]
+	*e = entry{
+		state: stateFailed, gen: e.gen + 1, slot: slot, prev: -1, next: -1, heap: -1, peer: from,
+		stream: n.Stream, tried: e.tried[:0], arrived: d.now, sentAt: d.now, lastAt: d.now,
+		prompt: max(1, n.Prompt), blockTokens: n.BlockTokens, life: d.aux[slot].life,
+	}
+	if e.gen == 0 {
+		e.gen = 1
+	}
+	e.uncached = min(max(0, n.Uncached), e.prompt)
+	e.work = d.workAt(e, slot, e.uncached)
+	if n.Kind == NoteHeld {
+		e.state, e.bucket = statePeerHeld, bucketOf(e.work)
+		d.aux[slot].theirs.add(e, 1)
+		d.heldThere++
+		d.show(slot)
+		return i
+	}
+	d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
+	e.state = stateSent
+	d.charge(i, slot, n.Blocks)
+	return i
+}
+
+// hearEnd forgets a request of another router.
+func (d *Dispatch) hearEnd(p *peer, t Ticket, i int32, out []Send) []Send {
+	delete(p.known, t)
+	slot := d.entries[i].slot
+	d.dropPeer(i)
+	return d.drain(slot, out)
+}
+
+// dropPeer takes back what an entry of another router is charged with.
+func (d *Dispatch) dropPeer(i int32) {
+	e := &d.entries[i]
+	switch e.state {
+	case statePeerHeld:
+		d.aux[e.slot].theirs.add(e, -1)
+		d.heldThere--
+		d.show(e.slot)
+		d.freeSlot(e.slot)
+	case stateSent, stateStream:
+		d.takeBack(i)
+	}
+	d.forget(i)
+}
+
+// PeerGone forgets all that another router told: its connection is lost, so nothing
+// would say when its requests end.
+func (d *Dispatch) PeerGone(now fleet.Time, from int32, out []Send) []Send {
+	d.begin(now)
+	if from < 0 || int(from) >= len(d.peers) {
+		return out
+	}
+	for i := range d.entries {
+		if d.entries[i].peer == from && d.entries[i].state != stateFree {
+			d.dropPeer(int32(i))
+		}
+	}
+	d.peers[from] = peer{unknown: d.peers[from].unknown}
+	return d.drainAll(out)
+}
+
+// Peer returns what another router has told.
+func (d *Dispatch) Peer(from int32) PeerLoad {
+	if from < 0 || int(from) >= len(d.peers) {
+		return PeerLoad{}
+	}
+	l := PeerLoad{Unknown: d.peers[from].unknown}
+	for i := range d.entries {
+		if e := &d.entries[i]; e.peer == from {
+			switch e.state {
+			case stateSent, stateStream:
+				l.InFlight++
+			case statePeerHeld:
+				l.Held++
+			}
+		}
+	}
+	return l
+}
+
+// charge adds an entry that goes to a slot to the accounting there. Its work,
+// uncached tokens and prompt are known.
+func (d *Dispatch) charge(i, slot int32, blocks []uint64) {
+	e, s, a, l := &d.entries[i], &d.slots[slot], &d.aux[slot], &d.learned
+	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
+	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
+	e.share = e.work*l.missed.ratio() + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
+	e.tail = max(0, e.prompt-float64(len(blocks))*e.blockTokens)
+
+	s.InFlight++
+	s.Unstarted++
+	s.PendingSum += e.estimate
+	a.shares += e.share
+	s.UncachedTokens += e.uncached
+	s.TailTokens += e.tail
+	if a.fifo.n == 0 {
+		s.HeadEstimate, s.HeadSince = e.estimate, d.now
+		a.speed.begin(d.now)
+	}
+	d.push(&a.fifo, i)
+	if !e.stream {
+		d.silent++
+		a.speed.dirty = true
+	}
+	a.inFlightAt.set(d.now, s.InFlight)
+	e.pins = d.index.Pin(d.now, slot, blocks)
+	if e.peer != 0 {
+		a.peers++
+	}
+	d.refresh(slot)
+}
+
+// grow adds output tokens to a stream.
+func (d *Dispatch) grow(i int32, tokens float64) {
+	e := &d.entries[i]
+	d.pace(e.slot)
+	s := &d.slots[e.slot]
+	e.output += tokens
+	e.context += tokens
+	s.CtxTokens += tokens
+	s.Generated += tokens
+	e.lastAt = d.now
+}
+
+// vacant returns the place of an entry that is free.
+func (d *Dispatch) vacant() int32 {
+	if i := d.freeHead; i >= 0 {
+		d.freeHead = d.entries[i].next
+		return i
+	}
+	d.entries = append(d.entries, entry{})
+	return int32(len(d.entries) - 1)
+}
+
+// peerQueue is what other routers hold for a slot, by bucket of work.
+type peerQueue struct {
+	n            int32
+	work, tokens float64
+	count        [buckets]int32
+	works        [buckets]float64
+}
+
+func (q *peerQueue) add(e *entry, n int32) {
+	q.n += n
+	q.count[e.bucket] += n
+	if q.count[e.bucket] == 0 { // sums of floats leave dust
+		q.works[e.bucket] = 0
+	} else {
+		q.works[e.bucket] += float64(n) * e.work
+	}
+	if q.n == 0 {
+		q.work, q.tokens = 0, 0
+		return
+	}
+	q.work += float64(n) * e.work
+	q.tokens += float64(n) * e.prompt
+}
+
+// position returns the work that goes before a request of x seconds and the number
+// of requests that go after it. All of it counts as one class and tenant.
+func (q *peerQueue) position(x float64) (ahead, behind float64) {
+	b := bucketOf(x)
+	for k := range q.count {
+		if k <= int(b) {
+			ahead += q.works[k]
+		} else {
+			behind += float64(q.count[k])
+		}
+	}
+	return ahead, behind
+}
