@@ -28,6 +28,7 @@ var Rows = []Row{
 	{Name: "formats", Packages: []string{"config", "wire", "journal", "manifest", "policyfile"}},
 	// identity stands here and not in the gateway, because the admin API asks it, too.
 	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe"}},
+	{Name: "entry", Packages: []string{"entry"}},
 	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "procs", "replica", "load", "console"}},
 	{Name: "command line", Packages: []string{"cli"}},
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/gateway"
 	"github.com/penstock-project/penstock/internal/relay"
 )
@@ -47,11 +48,11 @@ func newFront(s *server, key uint64) (*front, error) {
 }
 
 // tenantPolicies is what the gateway enforces for tenants beside their quotas.
-func tenantPolicies(c *config.Config) map[string]gateway.TenantPolicy {
-	m := map[string]gateway.TenantPolicy{}
+func tenantPolicies(c *config.Config) map[string]entry.TenantPolicy {
+	m := map[string]entry.TenantPolicy{}
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
-		m[t.Name] = gateway.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap, Deadline: t.Deadline, Logging: t.Logging}
+		m[t.Name] = entry.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap, Deadline: t.Deadline, Logging: t.Logging}
 	}
 	return m
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/config"
-	"github.com/penstock-project/penstock/internal/gateway"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/identity"
 )
 
@@ -22,17 +22,17 @@ func guarded(c *config.Config) bool { return c.Auth.KeysFile != "" || len(c.Auth
 
 // guard is who lets clients in.
 type guard struct {
-	auth gateway.Authenticator
+	auth entry.Authenticator
 	keys *identity.Keys // nil: no keys
 }
 
 // newGuard makes the guard that a configuration wants.
 func newGuard(c *config.Config) (*guard, error) {
 	if !guarded(c) {
-		return &guard{auth: gateway.Anonymous{Debug: true}}, nil
+		return &guard{auth: entry.Anonymous{Debug: true}}, nil
 	}
 	g := &guard{}
-	door := &gateway.Guard{Failures: &identity.Failures{}}
+	door := &entry.Guard{Failures: &identity.Failures{}}
 	if c.Auth.KeysFile != "" {
 		keys, err := identity.LoadKeys(c.Auth.KeysFile)
 		if err != nil {

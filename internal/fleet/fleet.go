@@ -155,6 +155,16 @@ var surfaceNames = [...]string{
 
 func (s Surface) String() string { return nameOf(surfaceNames[:], int(s)) }
 
+// Generates reports whether answers are text that a model writes: they may be event
+// streams, have output tokens, and use the prefix cache.
+func (s Surface) Generates() bool {
+	switch s {
+	case SurfaceChat, SurfaceCompletions, SurfaceResponses, SurfaceMessages:
+		return true
+	}
+	return false
+}
+
 // ParseSurface is the inverse of Surface.String.
 func ParseSurface(s string) (Surface, bool) {
 	i, ok := indexOf(surfaceNames[:], s)

@@ -114,7 +114,7 @@ func (c *call) log(total time.Duration) {
 		attrs = append(attrs, slog.String("code", c.fault))
 	}
 	if c.target != nil {
-		attrs = append(attrs, slog.String("model", c.target.engineName()))
+		attrs = append(attrs, slog.String("model", c.target.EngineName()))
 	}
 	if c.clientID != "" {
 		attrs = append(attrs, slog.String("client_id", c.clientID))

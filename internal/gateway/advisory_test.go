@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/identity"
 )
 
@@ -55,7 +56,7 @@ func TestAdvisoryClientChosenUpstream(t *testing.T) {
 	u := scripted(t, e.script)
 	k := newKeyFile(t)
 	_, key := k.add(identity.Key{Tenant: "acme"})
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Keys: k.load()}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Keys: k.load()}}}, u.url)
 	trap := says(t, jsonAnswer(200, okBody))
 	res, _ := f.chat(strings.TrimSuffix(chatBody, "}")+`,"api_base":"`+trap.url+`","base_url":"`+trap.url+`"}`,
 		"Authorization", "Bearer "+key, "X-Gateway-Destination-Endpoint", trap.l.Addr().String(), "X-Prefiller-Url", trap.url,
@@ -132,7 +133,7 @@ func TestAdvisoryAdapterNames(t *testing.T) {
 func TestAdvisoryLargeHeadAndUnreadBody(t *testing.T) {
 	u := says(t, jsonAnswer(200, okBody))
 	k := newKeyFile(t)
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Keys: k.load()}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Keys: k.load()}}}, u.url)
 	res, _, err := f.try("/v1/chat/completions", chatBody, "X-Big", strings.Repeat("a", 256<<10))
 	if err == nil && res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a head of 256 KiB got %d", res.StatusCode)

@@ -21,8 +21,8 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	plain := a.Header("Content-Encoding") == ""
 	c.follow = plain && a.Status < 300 && (c.events || json)
 	alias := ""
-	if c.follow && c.target.rename {
-		alias = c.target.name
+	if c.follow && c.target.Rename {
+		alias = c.target.Name
 	}
 	h := c.w.Header()
 	a.CopyHeader(h)

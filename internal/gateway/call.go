@@ -3,18 +3,16 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
-	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -29,7 +27,7 @@ type call struct {
 
 	id       string
 	clientID string // that the client gave; ""
-	who      Identity
+	who      entry.Identity
 	target   *target
 	series   *series
 
@@ -125,12 +123,12 @@ func (c *call) prepare() error {
 		return methodFault(c.w, "POST")
 	}
 	stripInternal(r.Header)
-	who, fault := c.h.o.Auth.Authenticate(r)
+	who, fault := c.h.door.Auth.Authenticate(r)
 	if fault != nil {
 		return fault
 	}
 	c.who = who
-	if !who.mayCall(c.route) {
+	if !who.MayCall(c.route.surface) {
 		return &wire.Error{Status: http.StatusForbidden, Code: wire.CodeForbidden, Message: "this key may not use " + c.route.path}
 	}
 	if err := c.precheck(); err != nil {
@@ -151,16 +149,13 @@ func (c *call) prepare() error {
 	if err != nil {
 		return err
 	}
-	if !who.mayUse(t) {
-		return unknownModel(t.name)
+	if !who.MayUse(&t.Place) {
+		return entry.UnknownModel(t.Name)
 	}
 	c.target = t
 	c.series = c.h.metrics.of(t, c.route)
-	c.req.ID, c.req.Tenant, c.req.Class = c.id, who.Tenant, who.Class
-	c.req.Private = c.logging() == LoggingNone
-	if d := c.h.tenant(who.Tenant).Deadline; d > 0 {
-		c.req.Deadline = c.req.Arrived.Add(d)
-	}
+	c.req.ID = c.id
+	c.h.door.Terms(&c.req, &who, c.h.door.Logging(&who, r.Header[entry.HeaderLogging]))
 	if err := c.reserve(); err != nil {
 		return err
 	}
@@ -170,65 +165,20 @@ func (c *call) prepare() error {
 
 // understand scans a body and makes of it the request that a pool decides on. salt
 // becomes the cache salt that replicas must get, "" where the client's stands.
-func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request, who *Identity, salt *string) (*target, error) {
-	if err := wire.ScanRequest(s, surface, body, wire.Limits{}); err != nil {
-		var bad *wire.BadRequest
-		errors.As(err, &bad)
-		return nil, wire.FromBadRequest(bad)
-	}
-	if s.N > maxAnswers {
-		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue, Param: "n",
-			Message: "n must be at most " + strconv.Itoa(maxAnswers)}
+func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request, who *entry.Identity, salt *string) (*target, error) {
+	if fault := entry.Scan(s, surface, body); fault != nil {
+		return nil, fault
 	}
 	t := h.catalogue.Load().find(s.Model)
 	if t == nil && len(s.Model) == 0 {
-		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
+		return nil, entry.MissingModel()
 	}
 	if t == nil {
-		return nil, unknownModel(string(s.Model))
+		return nil, entry.UnknownModel(string(s.Model))
 	}
-	*salt = saltOf(h.tenant(who.Tenant).CacheSalt, who, s)
-	hasher.Reset(prefix.Seed(h.o.HashKey, t.model, t.adapter, cmp.Or(*salt, string(s.CacheSalt))), h.o.BlockBytes)
-	s.Feed(body, hasher)
-	*req = fleet.Request{
-		Model: t.model, Adapter: t.adapter, Surface: surface, Stream: s.Stream, MaxTokens: s.MaxTokens,
-		Blocks: hasher.Blocks(), Session: s.CacheKey, Arrived: h.o.Clock(),
-	}
-	h.size(req, s, hasher.Bytes(), t.pool.Flow.BytesPerToken(t.model))
+	*salt = h.door.Salt(who, s)
+	h.door.Fill(req, s, body, hasher, &t.Place, *salt, t.pool.Flow.BytesPerToken(t.Model))
 	return t, nil
-}
-
-// maxAnswers bounds "n": engines set memory aside for each answer before they judge
-// the number. It is the ceiling of the API itself.
-const maxAnswers = 128
-
-// size estimates the prompt's length in tokens from hashed bytes of text.
-func (h *Handler) size(req *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
-	if s.TokenIDs == 0 && s.Media == 0 {
-		req.PromptBytes = hashed
-		req.PromptTokens = max(1, int(float64(hashed)/perToken))
-		req.BlockTokens = float64(h.o.BlockBytes) / perToken
-		return
-	}
-	// Numbers and media have tokens of their own; their bytes say nothing about how
-	// long a token of text is, so PromptBytes stays unknown.
-	req.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*mediaTokens)
-	req.BlockTokens = float64(req.PromptTokens) * float64(h.o.BlockBytes) / float64(max(hashed, h.o.BlockBytes))
-}
-
-// mediaTokens is what an image or sound counts as in a prompt, in tokens: between
-// what engines make of a small picture and of one of a megapixel (256 to 1300).
-const mediaTokens = 768
-
-// maxNameInMessage bounds a client's model name in our error messages, in bytes.
-const maxNameInMessage = 100
-
-func unknownModel(name string) *wire.Error {
-	if len(name) > maxNameInMessage {
-		name = name[:maxNameInMessage] + "..."
-	}
-	return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
-		Message: "the model `" + name + "` does not exist"}
 }
 
 // address makes the request that replicas get.
@@ -262,8 +212,8 @@ func (c *call) address() {
 func (c *call) splice() {
 	o := &c.out
 	edits := make([]wire.Edit, 0, 3)
-	if at := c.scan.ModelSpan; c.target.rename && at.Len() > 0 {
-		edits = append(edits, wire.Edit{At: at, New: string(wire.AppendString(nil, c.target.engineName()))})
+	if at := c.scan.ModelSpan; c.target.Rename && at.Len() > 0 {
+		edits = append(edits, wire.Edit{At: at, New: string(wire.AppendString(nil, c.target.EngineName()))})
 	}
 	if c.quota.strip {
 		edits = append(edits, c.scan.AskUsage())
@@ -291,28 +241,10 @@ func (c *call) informational(status int, hdr http.Header) {
 
 // giveUp ends a request that no replica answers, for the reason err.
 func (c *call) giveUp(err error) {
-	var fault *wire.Error
-	var none *flow.NoReplicaError
-	switch {
-	case c.ctx.Err() != nil || errors.Is(err, errClientGone):
+	if c.ctx.Err() != nil || errors.Is(err, errClientGone) {
 		c.left()
-	case errors.As(err, &fault):
-		c.refuse(fault)
-	case errors.As(err, &none):
-		c.refuse(noReplicaFault(none))
-	default:
-		c.refuse(&wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, RetryAfter: time.Second, Message: "no replica can take the request"})
 	}
-}
-
-func noReplicaFault(e *flow.NoReplicaError) *wire.Error {
-	if e.Cause == route.DropModel || e.Cause == route.DropAdapter {
-		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model", Message: e.Reason}
-	}
-	if e.Late {
-		return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeDeadline, RetryAfter: max(e.RetryAfter, time.Second), Message: e.Reason}
-	}
-	return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, RetryAfter: max(e.RetryAfter, time.Second), Message: e.Reason}
+	c.refuse(entry.Fault(err))
 }
 
 // left ends a request whose client is gone. Its connection is closed without an

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 )
@@ -43,20 +44,8 @@ type Catalogue struct {
 
 // target is where a name leads.
 type target struct {
-	pool    *poolEntry
-	name    string          // that the client used
-	model   string          // as engines know it
-	adapter string          // "" for the model itself
-	rename  bool            // the engine knows another name than the client used
-	tenants map[string]bool // who may use it; empty: everybody
-}
-
-// engineName is the name that the engine must read in the body.
-func (t *target) engineName() string {
-	if t.adapter != "" {
-		return t.adapter
-	}
-	return t.model
+	entry.Place
+	pool *poolEntry
 }
 
 // poolEntry is a pool with what its replicas listed at their last scrape.
@@ -82,16 +71,16 @@ func NewCatalogue(pools []Pool) (*Catalogue, error) {
 		c.pools = append(c.pools, e)
 		for _, m := range p.Models {
 			only := nameSet(m.Tenants)
-			if err := c.add(&target{pool: e, name: m.Name, model: m.Name, tenants: only}); err != nil {
+			if err := c.add(&target{pool: e, Place: entry.Place{Name: m.Name, Model: m.Name, Tenants: only}}); err != nil {
 				return nil, err
 			}
 			for _, a := range m.Aliases {
-				if err := c.add(&target{pool: e, name: a, model: m.Name, rename: true, tenants: only}); err != nil {
+				if err := c.add(&target{pool: e, Place: entry.Place{Name: a, Model: m.Name, Rename: true, Tenants: only}}); err != nil {
 					return nil, err
 				}
 			}
 			for _, a := range m.Adapters {
-				if err := c.add(&target{pool: e, name: a, model: m.Name, adapter: a, tenants: only}); err != nil {
+				if err := c.add(&target{pool: e, Place: entry.Place{Name: a, Model: m.Name, Adapter: a, Tenants: only}}); err != nil {
 					return nil, err
 				}
 			}
@@ -112,13 +101,13 @@ func nameSet(names []string) map[string]bool {
 }
 
 func (c *Catalogue) add(t *target) error {
-	if t.name == "" {
+	if t.Name == "" {
 		return fmt.Errorf("pool %s has a model without a name", t.pool.Name)
 	}
-	if old := c.names[t.name]; old != nil {
-		return fmt.Errorf("the model name %q stands in pool %s and in pool %s", t.name, old.pool.Name, t.pool.Name)
+	if old := c.names[t.Name]; old != nil {
+		return fmt.Errorf("the model name %q stands in pool %s and in pool %s", t.Name, old.pool.Name, t.pool.Name)
 	}
-	c.names[t.name] = t
+	c.names[t.Name] = t
 	return nil
 }
 
@@ -130,7 +119,7 @@ func (c *Catalogue) Resolve(name string) (pool *flow.Flow, model, adapter string
 	if t == nil {
 		return nil, "", "", false
 	}
-	return t.pool.Flow, t.model, t.adapter, true
+	return t.pool.Flow, t.Model, t.Adapter, true
 }
 
 // find returns where name leads; nil where it leads nowhere.
@@ -149,7 +138,7 @@ func (c *Catalogue) find(name []byte) *target {
 	// Before any replica has listed its models, the pool says why none is ready.
 	for _, p := range c.pools {
 		if len(p.Models) == 0 && len(p.names()) == 0 {
-			return &target{pool: p, name: string(name), model: string(name)}
+			return &target{pool: p, Place: entry.Place{Name: string(name), Model: string(name)}}
 		}
 	}
 	return nil
@@ -159,7 +148,7 @@ func (c *Catalogue) find(name []byte) *target {
 func (c *Catalogue) only() *target {
 	var found *target
 	for _, t := range c.all() {
-		if t.rename || t.adapter != "" {
+		if t.Rename || t.Adapter != "" {
 			continue
 		}
 		if found != nil {
@@ -190,7 +179,7 @@ func (c *Catalogue) all() []*target {
 	for _, p := range c.pools {
 		add(p.names())
 	}
-	slices.SortFunc(out, func(a, b *target) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(out, func(a, b *target) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -261,9 +250,9 @@ func (p *poolEntry) read(snap *fleet.Snapshot) map[string]*target {
 			switch {
 			case names[m] != nil:
 			case adapters[m] && base != "":
-				names[m] = &target{pool: p, name: m, model: base, adapter: m, tenants: p.visibility(base)}
+				names[m] = &target{pool: p, Place: entry.Place{Name: m, Model: base, Adapter: m, Tenants: p.visibility(base)}}
 			case len(p.Models) == 0:
-				names[m] = &target{pool: p, name: m, model: m}
+				names[m] = &target{pool: p, Place: entry.Place{Name: m, Model: m}}
 			}
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/relay"
@@ -217,7 +218,7 @@ func newFixture(t testing.TB, s setup, urls ...string) *fixture {
 	o := s.options
 	o.Catalogue, o.Relay, o.Registerer, o.Router = cat, f.relay, f.reg, "gw-1"
 	if o.Auth == nil {
-		o.Auth = Anonymous{Debug: true}
+		o.Auth = entry.Anonymous{Debug: true}
 	}
 	o.Log = slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	f.h = New(o)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
@@ -27,7 +28,7 @@ import (
 type Options struct {
 	Catalogue *Catalogue
 	Relay     *relay.Client
-	Auth      Authenticator // nil: Anonymous without debug scope
+	Auth      entry.Authenticator // nil: Anonymous without debug scope
 	// Quotas are the limits of tenants; nil: there are none.
 	Quotas *share.Meter
 	// Router is the name of this router; it stands in every request id.
@@ -56,8 +57,7 @@ type Options struct {
 type Handler struct {
 	o         Options
 	catalogue atomic.Pointer[Catalogue]
-	tenants   atomic.Pointer[map[string]TenantPolicy]
-	queues    queues
+	door      *entry.Door
 	ids       *ids
 	bodies    bodies
 	metrics   *metrics
@@ -70,7 +70,7 @@ type Handler struct {
 // New returns a Handler.
 func New(o Options) *Handler {
 	if o.Auth == nil {
-		o.Auth = Anonymous{}
+		o.Auth = entry.Anonymous{}
 	}
 	if o.BlockBytes <= 0 {
 		o.BlockBytes = prefix.DefaultBlockBytes
@@ -91,6 +91,7 @@ func New(o Options) *Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	h := &Handler{o: o, ids: newIDs(o.Router), bodies: bodies{most: o.MaxBody, mostHeld: max(o.MaxBodies, o.MaxBody)}}
+	h.door = &entry.Door{Auth: o.Auth, Quotas: o.Quotas, HashKey: o.HashKey, BlockBytes: o.BlockBytes, Clock: o.Clock}
 	h.catalogue.Store(o.Catalogue)
 	h.calls.New = func() any { return newCall(h) }
 	h.metrics = newMetrics(h, o.Registerer)

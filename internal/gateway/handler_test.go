@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/relay"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -196,11 +197,11 @@ func TestProbes(t *testing.T) {
 // denies refuses everybody but one key.
 type denies struct{}
 
-func (denies) Authenticate(r *http.Request) (Identity, *wire.Error) {
+func (denies) Authenticate(r *http.Request) (entry.Identity, *wire.Error) {
 	if r.Header.Get("Authorization") != "Bearer good" {
-		return Identity{}, &wire.Error{Status: 401, Code: wire.CodeUnauthorized, Message: "the key is not known"}
+		return entry.Identity{}, &wire.Error{Status: 401, Code: wire.CodeUnauthorized, Message: "the key is not known"}
 	}
-	return Identity{Tenant: "acme", Ours: true}, nil
+	return entry.Identity{Tenant: "acme", Ours: true}, nil
 }
 
 func TestAuthenticator(t *testing.T) {
@@ -248,7 +249,9 @@ func TestPanic(t *testing.T) {
 
 type panics struct{}
 
-func (panics) Authenticate(*http.Request) (Identity, *wire.Error) { panic(errors.New("secret words")) }
+func (panics) Authenticate(*http.Request) (entry.Identity, *wire.Error) {
+	panic(errors.New("secret words"))
+}
 
 func TestLogsHoldNoContent(t *testing.T) {
 	f := newFixture(t, setup{}, says(t, jsonAnswer(200, strings.Replace(okBody, "hi", "CANARY-ANSWER", 1))).url)
@@ -440,7 +443,7 @@ func TestPromptSizes(t *testing.T) {
 	}{
 		{"text", `{"model":"m","messages":[{"role":"user","content":"` + words + `"}]}`, fleet.SurfaceChat, 990, 1020},
 		{"token numbers", `{"model":"m","prompt":[` + numbers + `]}`, fleet.SurfaceCompletions, 1000, 1000},
-		{"image", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + words + `"},` + image + `]}]}`, fleet.SurfaceChat, 1000 + mediaTokens, 1020 + mediaTokens},
+		{"image", `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + words + `"},` + image + `]}]}`, fleet.SurfaceChat, 1000 + entry.MediaTokens, 1020 + entry.MediaTokens},
 		{"nothing", `{"model":"m","prompt":""}`, fleet.SurfaceCompletions, 1, 1},
 	} {
 		r, err := f.h.Explain(t.Context(), c.surface, []byte(c.body))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/identity"
 )
 
@@ -69,7 +70,7 @@ func TestKeysAreTheDoor(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := echo(t)
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Keys: k.load()}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Keys: k.load()}}}, u.url)
 
 	res, _ := f.chat(chatBody, "Authorization", "Bearer "+good, "Cookie", "a=b")
 	if res.StatusCode != 200 {
@@ -121,7 +122,7 @@ func TestScopesBound(t *testing.T) {
 	_, narrow := k.add(identity.Key{Tenant: "acme", Scopes: identity.Scopes{Models: []string{"m"}, Adapters: []string{"none"}, Surfaces: []string{"chat"}}})
 	_, wide := k.add(identity.Key{Tenant: "acme", Scopes: identity.Scopes{Debug: true}})
 	u := says(t, jsonAnswer(200, okBody))
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Keys: k.load()}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Keys: k.load()}}}, u.url)
 	body := func(model string) string { return strings.Replace(chatBody, `"m"`, `"`+model+`"`, 1) }
 	for _, c := range []struct {
 		path, model, key string
@@ -173,7 +174,7 @@ func (brokenIssuer) Verify(context.Context, string) (identity.Caller, error) {
 
 func TestIssuerDownIsNot401(t *testing.T) {
 	u := says(t, jsonAnswer(200, okBody))
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Tokens: brokenIssuer{}}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Tokens: brokenIssuer{}}}}, u.url)
 	res, body := f.chat(chatBody, "Authorization", "Bearer a.b.c")
 	if res.StatusCode != 503 || res.Header.Get("Retry-After") == "" || strings.Contains(body, "route") {
 		t.Errorf("%d %s", res.StatusCode, body)
@@ -185,7 +186,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 	k := newKeyFile(t)
 	k.add(identity.Key{Tenant: "acme"})
 	u := says(t, jsonAnswer(200, okBody))
-	f := newFixture(t, setup{options: Options{Auth: &Guard{Keys: k.load(), Failures: &identity.Failures{}}}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: &entry.Guard{Keys: k.load(), Failures: &identity.Failures{}}}}, u.url)
 	for i := range 200 {
 		res, _ := f.chat(chatBody, "X-Api-Key", "guess")
 		if res.StatusCode == 429 {

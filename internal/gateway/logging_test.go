@@ -16,28 +16,18 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/wire"
 )
-
-func TestStricter(t *testing.T) {
-	for _, c := range [][3]string{
-		{"metadata", "", "metadata"}, {"metadata", "none", "none"}, {"none", "full", "none"}, {"full", "metadata", "metadata"},
-		{"metadata", "full", "metadata"}, {"full", "nonsense", "none"},
-	} {
-		if got := stricter(c[0], c[1]); got != c[2] {
-			t.Errorf("stricter(%q, %q) = %q, want %q", c[0], c[1], got, c[2])
-		}
-	}
-}
 
 // Under none there is no record; a client may ask for it, and for nothing looser.
 func TestLoggingNoneKeepsNoRecord(t *testing.T) {
 	u := says(t, jsonAnswer(200, okBody))
 	who := byKey{"open": {Tenant: "open"}, "closed": {Tenant: "closed"}, "key": {Tenant: "open", Scopes: &identity.Scopes{Logging: "none"}}}
 	f := newFixture(t, setup{options: Options{Auth: who}}, u.url)
-	f.h.SetTenants(map[string]TenantPolicy{"closed": {Logging: "none"}})
+	f.h.SetTenants(map[string]entry.TenantPolicy{"closed": {Logging: "none"}})
 	n := 0
 	for _, c := range []struct {
 		key, header string
@@ -64,7 +54,7 @@ func TestLoggingNoneKeepsNoRecord(t *testing.T) {
 // panicking fails on a request whose key says so, with the request in its hands.
 type panicking struct{ everybody }
 
-func (p panicking) Authenticate(r *http.Request) (Identity, *wire.Error) {
+func (p panicking) Authenticate(r *http.Request) (entry.Identity, *wire.Error) {
 	if r.Header.Get("X-Panic") != "" {
 		panic("boom with " + r.Header.Get("Authorization") + r.Header.Get("X-Canary"))
 	}

@@ -118,7 +118,7 @@ func (m *metrics) settled(estimated bool) prometheus.Counter {
 
 // of returns the series of a target and path.
 func (m *metrics) of(t *target, rt *routePattern) *series {
-	return m.get(seriesKey{t.engineName(), rt.path})
+	return m.get(seriesKey{t.EngineName(), rt.path})
 }
 
 // unknown returns the series of requests that were refused before a model was

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -15,25 +16,25 @@ import (
 // serveModels answers /v1/models and /v1/models/{id} from the configuration and
 // from what the replicas list: models, aliases and adapters in one list, as far as
 // the caller may use them.
-func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string, who *Identity) *wire.Error {
+func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string, who *entry.Identity) *wire.Error {
 	c := h.catalogue.Load()
 	var body []byte
 	if name, one := strings.CutPrefix(r.URL.Path, modelPrefix); one {
 		var found *target
 		for _, t := range c.all() {
-			if t.name == name && who.mayUse(t) {
+			if t.Name == name && who.MayUse(&t.Place) {
 				found = t
 			}
 		}
 		if found == nil {
-			return unknownModel(name)
+			return entry.UnknownModel(name)
 		}
 		body = appendModel(nil, found)
 	} else {
 		body = append(body, `{"object":"list","data":[`...)
 		first := true
 		for _, t := range c.all() {
-			if !who.mayUse(t) {
+			if !who.MayUse(&t.Place) {
 				continue
 			}
 			if !first {
@@ -58,14 +59,14 @@ const modelsCreated = 1700000000
 
 func appendModel(b []byte, t *target) []byte {
 	b = append(b, `{"id":`...)
-	b = wire.AppendString(b, t.name)
+	b = wire.AppendString(b, t.Name)
 	b = append(b, `,"object":"model","created":`...)
 	b = strconv.AppendInt(b, modelsCreated, 10)
 	b = append(b, `,"owned_by":"penstock","root":`...)
-	b = wire.AppendString(b, t.engineName())
+	b = wire.AppendString(b, t.EngineName())
 	b = append(b, `,"parent":`...)
-	if t.adapter != "" {
-		b = wire.AppendString(b, t.model)
+	if t.Adapter != "" {
+		b = wire.AppendString(b, t.Model)
 	} else {
 		b = append(b, "null"...)
 	}
@@ -89,7 +90,7 @@ func (t *target) maxModelLen() int {
 	least := 0
 	for i := range snap.Endpoints {
 		ep := &snap.Endpoints[i]
-		if ep.Phase != fleet.PhaseReady || ep.MaxModelLen == 0 || !slices.Contains(ep.Models, t.engineName()) {
+		if ep.Phase != fleet.PhaseReady || ep.MaxModelLen == 0 || !slices.Contains(ep.Models, t.EngineName()) {
 			continue
 		}
 		if least == 0 || ep.MaxModelLen < least {

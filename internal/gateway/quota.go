@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/share"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -27,7 +28,7 @@ type quota struct {
 
 // precheck refuses a caller who has nothing left before the body is read.
 func (c *call) precheck() error {
-	if no := c.h.o.Quotas.Precheck(c.who.Tenant, c.who.Key); no != nil {
+	if no := c.h.door.Quotas.Precheck(c.who.Tenant, c.who.Key); no != nil {
 		return c.overLimit(no)
 	}
 	return nil
@@ -35,12 +36,12 @@ func (c *call) precheck() error {
 
 // reserve takes what the request may use from its tenant's limits.
 func (c *call) reserve() error {
-	m := c.h.o.Quotas
+	m := c.h.door.Quotas
 	if !m.Metered(c.who.Tenant) {
 		return nil
 	}
 	lease, no := m.Reserve(c.ctx, share.Ask{
-		Tenant: c.who.Tenant, Key: c.who.Key, Model: c.target.engineName(),
+		Tenant: c.who.Tenant, Key: c.who.Key, Model: c.target.EngineName(),
 		Prompt: c.req.PromptTokens, MaxTokens: c.outputCap(), N: c.scan.N,
 	})
 	if no != nil {
@@ -72,7 +73,7 @@ func (c *call) overLimit(no *share.Refused) error {
 		h[f.Name] = []string{f.Value}
 	}
 	c.h.metrics.overLimit(no.Name).Inc()
-	return &wire.Error{Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited, RetryAfter: no.RetryAfter, Message: no.Message()}
+	return entry.OverLimit(no)
 }
 
 // tellLimits sets the headers that say what was left at admission.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/share"
@@ -25,8 +26,8 @@ import (
 // request.
 type everybody struct{ tenant, key string }
 
-func (e everybody) Authenticate(r *http.Request) (Identity, *wire.Error) {
-	return Identity{Tenant: e.tenant, Key: e.key, Ours: true, Scopes: &identity.Scopes{}}, nil
+func (e everybody) Authenticate(r *http.Request) (entry.Identity, *wire.Error) {
+	return entry.Identity{Tenant: e.tenant, Key: e.key, Ours: true, Scopes: &identity.Scopes{}}, nil
 }
 
 func hourly(m admit.Measure, n int64) share.Limit {

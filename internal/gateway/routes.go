@@ -42,18 +42,10 @@ var routes = func() map[string]*routePattern {
 		{"/tokenize", fleet.SurfaceTokenize},
 		{"/detokenize", fleet.SurfaceDetokenize},
 	} {
-		m[r.path] = &routePattern{path: r.path, surface: r.surface, family: wire.FamilyOf(r.surface), generates: generates(r.surface)}
+		m[r.path] = &routePattern{path: r.path, surface: r.surface, family: wire.FamilyOf(r.surface), generates: r.surface.Generates()}
 	}
 	return m
 }()
-
-func generates(s fleet.Surface) bool {
-	switch s {
-	case fleet.SurfaceChat, fleet.SurfaceCompletions, fleet.SurfaceResponses, fleet.SurfaceMessages:
-		return true
-	}
-	return false
-}
 
 // routeOther is the label of requests that no route matches.
 const routeOther = "other"

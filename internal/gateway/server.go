@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
@@ -121,7 +122,7 @@ func (h *Handler) Explain(ctx context.Context, surface fleet.Surface, body []byt
 	var hasher prefix.Hasher
 	req := &fleet.Request{}
 	var salt string
-	t, err := h.understand(&s, &hasher, surface, body, req, &Identity{}, &salt)
+	t, err := h.understand(&s, &hasher, surface, body, req, &entry.Identity{}, &salt)
 	if err != nil {
 		return nil, err
 	}

@@ -14,15 +14,16 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
 // byKey takes the tenant and the user from a test's own header value.
-type byKey map[string]Identity
+type byKey map[string]entry.Identity
 
-func (b byKey) Authenticate(r *http.Request) (Identity, *wire.Error) {
+func (b byKey) Authenticate(r *http.Request) (entry.Identity, *wire.Error) {
 	return b[r.Header.Get("X-Api-Key")], nil
 }
 
@@ -42,13 +43,13 @@ func TestCacheSalt(t *testing.T) {
 	})
 	who := byKey{}
 	for _, n := range []string{"shared", "tenant", "user"} {
-		who[n+"-1"] = Identity{Tenant: n, Key: "k1", Scopes: &identity.Scopes{}}
-		who[n+"-2"] = Identity{Tenant: n, Key: "k2", Scopes: &identity.Scopes{}}
+		who[n+"-1"] = entry.Identity{Tenant: n, Key: "k1", Scopes: &identity.Scopes{}}
+		who[n+"-2"] = entry.Identity{Tenant: n, Key: "k2", Scopes: &identity.Scopes{}}
 	}
-	who["ann"] = Identity{Tenant: "user", Key: "jwt:ann", User: "ann"}
-	who["bob"] = Identity{Tenant: "user", Key: "jwt:bob", User: "bob"}
+	who["ann"] = entry.Identity{Tenant: "user", Key: "jwt:ann", User: "ann"}
+	who["bob"] = entry.Identity{Tenant: "user", Key: "jwt:bob", User: "bob"}
 	f := newFixture(t, setup{options: Options{Auth: who}}, u.url)
-	f.h.SetTenants(map[string]TenantPolicy{"tenant": {CacheSalt: "tenant"}, "user": {CacheSalt: "user"}})
+	f.h.SetTenants(map[string]entry.TenantPolicy{"tenant": {CacheSalt: "tenant"}, "user": {CacheSalt: "user"}})
 	salt := func(key, more string) string {
 		t.Helper()
 		if res, b := f.chat(strings.TrimSuffix(chatBody, "}")+more+"}", "X-Api-Key", key); res.StatusCode != 200 {
@@ -107,7 +108,7 @@ func TestModelsOfTenants(t *testing.T) {
 func TestQueueCap(t *testing.T) {
 	who := byKey{"a": {Tenant: "a"}, "b": {Tenant: "b"}}
 	f := newFixture(t, setup{options: Options{Auth: who}, dispatch: dispatch.Options{HoldFor: time.Minute}})
-	f.h.SetTenants(map[string]TenantPolicy{"a": {QueueCap: 2}, "b": {QueueCap: 2}})
+	f.h.SetTenants(map[string]entry.TenantPolicy{"a": {QueueCap: 2}, "b": {QueueCap: 2}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for _, key := range []string{"a", "a", "b"} {

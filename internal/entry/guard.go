@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gateway
+package entry
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -32,7 +33,9 @@ type Guard struct {
 	Tokens TokenVerifier
 	// Certificate returns the caller of a verified client certificate; nil: none.
 	Certificate func(*http.Request) (identity.Caller, bool)
-	// Failures slows down who guesses; nil: nobody is.
+	// Failures slows down who guesses, by the address that a request comes from; nil:
+	// nobody is. A request without an address, as a proxy hands it on, is not counted:
+	// one who guesses would lock all others out.
 	Failures *identity.Failures
 }
 
@@ -45,7 +48,11 @@ func errUnauthorized() *wire.Error {
 // Authenticate identifies a request.
 func (g *Guard) Authenticate(r *http.Request) (Identity, *wire.Error) {
 	now := time.Now()
-	if wait := g.Failures.Blocked(r.RemoteAddr, now); wait > 0 {
+	failures := g.Failures
+	if r.RemoteAddr == "" {
+		failures = nil
+	}
+	if wait := failures.Blocked(r.RemoteAddr, now); wait > 0 {
 		return Identity{}, &wire.Error{Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited, RetryAfter: wait,
 			Message: "too many requests without a valid API key"}
 	}
@@ -67,7 +74,7 @@ func (g *Guard) Authenticate(r *http.Request) (Identity, *wire.Error) {
 			return Identity{}, fault
 		}
 	}
-	g.Failures.Note(r.RemoteAddr, now)
+	failures.Note(r.RemoteAddr, now)
 	return Identity{}, errUnauthorized()
 }
 
@@ -98,22 +105,22 @@ func identityOf(c identity.Caller) Identity {
 		Debug: c.Scopes != nil && c.Scopes.Debug, Ours: true}
 }
 
-// mayCall reports whether the caller may use a route.
-func (i *Identity) mayCall(rt *routePattern) bool {
-	return i.Scopes == nil || i.Scopes.MayCall(rt.surface.String())
+// MayCall reports whether the caller may use an API.
+func (i *Identity) MayCall(s fleet.Surface) bool {
+	return i.Scopes == nil || i.Scopes.MayCall(s.String())
 }
 
-// mayUse reports whether the caller may use what a name leads to. An alias is
+// MayUse reports whether the caller may use what a name leads to. An alias is
 // allowed by its own name or by that of its model.
-func (i *Identity) mayUse(t *target) bool {
-	if len(t.tenants) > 0 && !t.tenants[i.Tenant] {
+func (i *Identity) MayUse(p *Place) bool {
+	if len(p.Tenants) > 0 && !p.Tenants[i.Tenant] {
 		return false
 	}
 	if i.Scopes == nil {
 		return true
 	}
-	if t.adapter != "" {
-		return i.Scopes.MayUse(t.name, t.model)
+	if p.Adapter != "" {
+		return i.Scopes.MayUse(p.Name, p.Model)
 	}
-	return i.Scopes.MayUse(t.name, "") || t.rename && i.Scopes.MayUse(t.model, "")
+	return i.Scopes.MayUse(p.Name, "") || p.Rename && i.Scopes.MayUse(p.Model, "")
 }

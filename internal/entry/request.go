@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package entry
+
+import (
+	"cmp"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/wire"
+)
+
+// Place is where a name leads that clients use.
+type Place struct {
+	Name    string          // that the client used
+	Model   string          // as engines know it
+	Adapter string          // "" for the model itself
+	Rename  bool            // the engine knows another name than the client used
+	Tenants map[string]bool // who may use it; empty: everybody
+}
+
+// EngineName is the name that the engine must read in the body.
+func (p *Place) EngineName() string {
+	if p.Adapter != "" {
+		return p.Adapter
+	}
+	return p.Model
+}
+
+// maxAnswers bounds "n": engines set memory aside for each answer before they judge
+// the number. It is the ceiling of the API itself.
+const maxAnswers = 128
+
+// MediaTokens is what an image or sound counts as in a prompt, in tokens: between
+// what engines make of a small picture and of one of a megapixel (256 to 1300).
+const MediaTokens = 768
+
+// maxNameInMessage bounds a client's model name in our error messages, in bytes.
+const maxNameInMessage = 100
+
+// Scan reads a body into s, or says why it is refused.
+func Scan(s *wire.Scan, surface fleet.Surface, body []byte) *wire.Error {
+	if err := wire.ScanRequest(s, surface, body, wire.Limits{}); err != nil {
+		var bad *wire.BadRequest
+		if errors.As(err, &bad) {
+			return wire.FromBadRequest(bad)
+		}
+		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
+	}
+	if s.N > maxAnswers {
+		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue, Param: "n",
+			Message: "n must be at most " + strconv.Itoa(maxAnswers)}
+	}
+	return nil
+}
+
+// UnknownModel makes the answer to a name that leads nowhere, or to nowhere for this
+// caller: the two look alike.
+func UnknownModel(name string) *wire.Error {
+	if len(name) > maxNameInMessage {
+		name = name[:maxNameInMessage] + "..."
+	}
+	return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
+		Message: "the model `" + name + "` does not exist"}
+}
+
+// MissingModel makes the answer to a body that names no model where one is needed.
+func MissingModel() *wire.Error {
+	return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
+}
+
+// Fill makes of what was scanned in text the request that a pool decides on. salt is
+// the cache salt that replicas get in place of the client's, "" where that stands;
+// perToken is the length of a token in bytes of hashed text. The blocks of req are
+// those of hasher: clone them where the hasher is used again before the request ends.
+func (d *Door) Fill(req *fleet.Request, s *wire.Scan, text []byte, hasher *prefix.Hasher, p *Place, salt string, perToken float64) {
+	hasher.Reset(prefix.Seed(d.HashKey, p.Model, p.Adapter, cmp.Or(salt, string(s.CacheSalt))), d.BlockBytes)
+	s.Feed(text, hasher)
+	*req = fleet.Request{
+		Model: p.Model, Adapter: p.Adapter, Surface: s.Surface, Stream: s.Stream, MaxTokens: s.MaxTokens,
+		Blocks: hasher.Blocks(), Session: s.CacheKey, Arrived: d.Clock(),
+	}
+	d.size(req, s, hasher.Bytes(), perToken)
+}
+
+// size estimates the prompt's length in tokens from hashed bytes of text.
+func (d *Door) size(req *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
+	if s.TokenIDs == 0 && s.Media == 0 {
+		req.PromptBytes = hashed
+		req.PromptTokens = max(1, int(float64(hashed)/perToken))
+		req.BlockTokens = float64(d.BlockBytes) / perToken
+		return
+	}
+	// Numbers and media have tokens of their own; their bytes say nothing about how
+	// long a token of text is, so PromptBytes stays unknown.
+	req.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*MediaTokens)
+	req.BlockTokens = float64(req.PromptTokens) * float64(d.BlockBytes) / float64(max(hashed, d.BlockBytes))
+}
+
+// Terms puts on a request what holds for its caller. logging is what Logging
+// returned.
+func (d *Door) Terms(req *fleet.Request, who *Identity, logging string) {
+	req.Tenant, req.Class, req.Private = who.Tenant, who.Class, logging == LoggingNone
+	if limit := d.Tenant(who.Tenant).Deadline; limit > 0 {
+		req.Deadline = req.Arrived.Add(limit)
+	}
+}
