@@ -36,6 +36,17 @@ const (
 	keyDocuments
 	keyText1
 	keyText2
+	keyBestOf
+	keyLogprobs
+	keyTopLogprobs
+	keyPromptLogprobs
+	keyNPredict
+	keyResponseFormat
+	keyGuidedJSON
+	keyGuidedRegex
+	keyGuidedGrammar
+	keyStructuredOutputs
+	keyFunctions
 	// Of stream_options and metadata.
 	keyIncludeUsage
 	keyUserID
@@ -66,6 +77,9 @@ var keyNames = [numKeys]string{
 	keyN: "n", keyUser: "user", keyPromptCacheKey: "prompt_cache_key", keyCacheSalt: "cache_salt", keyMetadata: "metadata",
 	keyMessages: "messages", keyInput: "input", keyPrompt: "prompt", keySystem: "system", keyInstructions: "instructions",
 	keyTools: "tools", keyQuery: "query", keyDocuments: "documents", keyText1: "text_1", keyText2: "text_2",
+	keyBestOf: "best_of", keyLogprobs: "logprobs", keyTopLogprobs: "top_logprobs", keyPromptLogprobs: "prompt_logprobs", keyNPredict: "n_predict",
+	keyResponseFormat: "response_format", keyGuidedJSON: "guided_json", keyGuidedRegex: "guided_regex", keyGuidedGrammar: "guided_grammar",
+	keyStructuredOutputs: "structured_outputs", keyFunctions: "functions",
 	keyIncludeUsage: "include_usage", keyUserID: "user_id",
 	keyRole: "role", keyContent: "content", keyToolCalls: "tool_calls", keyOutput: "output", keyArguments: "arguments",
 	keyType: "type", keyText: "text", keyThinking: "thinking", keyName: "name", keyPartInput: "input",
@@ -94,11 +108,15 @@ func (s keySet) has(id keyID) bool { return s&(1<<id) != 0 }
 var (
 	commonKeys = set(keyModel, keyStream, keyStreamOptions, keyUser, keyPromptCacheKey, keyCacheSalt)
 
+	// grammarKeys hold schemas and grammars that an engine compiles.
+	grammarKeys = set(keyResponseFormat, keyGuidedJSON, keyGuidedRegex, keyGuidedGrammar, keyStructuredOutputs)
+
 	surfaceKeys = [...]keySet{
-		fleet.SurfaceChat:        commonKeys | set(keyMessages, keyTools, keyMaxTokens, keyMaxCompletionTokens, keyN),
-		fleet.SurfaceCompletions: commonKeys | set(keyPrompt, keyMaxTokens, keyN),
+		fleet.SurfaceChat: commonKeys | grammarKeys | set(keyMessages, keyTools, keyFunctions, keyMaxTokens, keyMaxCompletionTokens, keyNPredict,
+			keyN, keyBestOf, keyLogprobs, keyTopLogprobs, keyPromptLogprobs),
+		fleet.SurfaceCompletions: commonKeys | grammarKeys | set(keyPrompt, keyMaxTokens, keyMaxCompletionTokens, keyNPredict, keyN, keyBestOf, keyLogprobs, keyPromptLogprobs),
 		fleet.SurfaceEmbeddings:  commonKeys | set(keyInput, keyMessages),
-		fleet.SurfaceResponses:   commonKeys | set(keyInput, keyInstructions, keyTools, keyMaxOutputTokens),
+		fleet.SurfaceResponses:   commonKeys | set(keyInput, keyInstructions, keyTools, keyMaxOutputTokens, keyTopLogprobs, keyText),
 		fleet.SurfaceMessages:    commonKeys | set(keyMessages, keySystem, keyTools, keyMaxTokens, keyMetadata),
 		fleet.SurfaceCountTokens: commonKeys | set(keyMessages, keySystem, keyTools),
 		fleet.SurfaceRerank:      commonKeys | set(keyQuery, keyDocuments),

@@ -62,7 +62,9 @@ func (p *parser) addStruct(start, end int) {
 
 func (p *parser) addMedia(start, end int) {
 	h := xxh3.Hash(p.b[start:end])
-	p.s.Media++
+	if p.s.Media++; len(p.s.media) < maxMediaSpans {
+		p.s.media = append(p.s.media, Span{start, end})
+	}
 	if len(p.s.pieces) < maxPieces {
 		p.s.pieces = append(p.s.pieces, piece{uint32(h >> 32), uint32(h), pieceMedia})
 	}
@@ -80,6 +82,7 @@ func (p *parser) prompt(id keyID) {
 		r = regionTools
 		if start, end := p.skip(); p.err == nil && end-start > len("null") {
 			p.addStruct(start, end)
+			p.s.tools = Span{start, end}
 		}
 	case keyMessages:
 		p.messages(id)
@@ -117,11 +120,12 @@ func (p *parser) messages(id keyID) {
 // items reads an array of strings, numbers, arrays of numbers, or messages.
 func (p *parser) items(id keyID) {
 	where := place{top: id, index: -1, part: -1}
-	from, pieces, tokens := p.i, len(p.s.pieces), 0
+	from, pieces, tokens, batch := p.i, len(p.s.pieces), 0, 0
 	for more := p.enter(']'); more; more = p.next(']') {
 		where.index++
 		switch c := p.peek(); {
 		case c == '"':
+			batch++
 			if t := p.str(); p.err == nil {
 				p.addText(t)
 			}
@@ -129,6 +133,7 @@ func (p *parser) items(id keyID) {
 			p.s.Messages++
 			p.message(&where)
 		case c == '[':
+			batch++
 			start := p.i
 			if tokens += p.numbers(); p.err == nil {
 				p.add(pieceStruct, start, p.i)
@@ -138,6 +143,9 @@ func (p *parser) items(id keyID) {
 				tokens++
 			}
 		}
+	}
+	if id == keyPrompt {
+		p.s.Prompts = max(1, batch)
 	}
 	if p.err == nil && tokens > 0 && p.s.TokenIDs == 0 {
 		if len(p.s.pieces) == pieces {

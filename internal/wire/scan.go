@@ -15,11 +15,6 @@ import (
 // tool schema needs, far less than what would cost an engine its stack.
 const DefaultMaxDepth = 256
 
-// Limits bound what a scan accepts. The zero value stands for the defaults.
-type Limits struct {
-	MaxDepth int // levels of arrays and objects; at most 1024
-}
-
 // Span is a range of bytes of a body: [Start, End).
 type Span struct{ Start, End int }
 
@@ -46,6 +41,12 @@ type Scan struct {
 	// max_tokens); 0 where there is none, or none that is a positive number.
 	MaxTokens int
 	N         int // "n"; 1 where it is absent or no positive number
+	// MostTokens is the largest cap under any of its names: engines differ on which
+	// one wins, so this is what an answer may cost. 0 where there is none.
+	MostTokens int
+	BestOf     int // "best_of"; 0 where absent: so many answers are computed
+	Logprobs   int // the largest of logprobs, top_logprobs, prompt_logprobs; -1: all there are
+	Prompts    int // prompts of a batch of completions; 1 where it is none
 
 	// User, CacheKey: hashes of "user" (or metadata.user_id) and of
 	// "prompt_cache_key"; 0 where absent.
@@ -59,10 +60,18 @@ type Scan struct {
 	Messages  int // messages or input items
 	Media     int // images, audio and files among the content
 
+	// Form says that the body is a multipart form: ModelSpan has no quotes.
+	Form bool
+
 	open        int  // offset of the brace that opens the body
 	bare        bool // the body has no member
 	optionsOpen int  // offset behind the brace that opens stream_options; 0 none
 	optionsBare bool // it has no member
+
+	tools    Span              // value of "tools"
+	grammars [maxGrammars]Span // values that hold schemas and grammars
+	grammar  int               // of those, how many
+	media    []Span            // the first maxMediaSpans images, sounds and files
 
 	pieces  []piece
 	regions [numRegions]region
@@ -110,7 +119,7 @@ func ScanRequest(s *Scan, surface fleet.Surface, body []byte, lim Limits) error 
 }
 
 func (s *Scan) reset(surface fleet.Surface) {
-	*s = Scan{Surface: surface, N: 1, pieces: s.pieces[:0], scratch: s.scratch[:0]}
+	*s = Scan{Surface: surface, N: 1, Prompts: 1, pieces: s.pieces[:0], scratch: s.scratch[:0], media: s.media[:0]}
 }
 
 // top reads the members of the body.
@@ -149,18 +158,27 @@ func (p *parser) setting(id keyID) {
 	case keyModel:
 		p.model()
 	case keyStream:
-		start, end := p.skip()
-		s.Stream = string(p.b[start:end]) == "true"
+		s.Stream = p.boolean("stream")
 	case keyMaxTokens, keyMaxOutputTokens:
-		if n := p.positive(); s.MaxTokens == 0 {
+		n := p.count(id)
+		if s.MostTokens = max(s.MostTokens, n); s.MaxTokens == 0 {
 			s.MaxTokens = n
 		}
 	case keyMaxCompletionTokens:
-		if n := p.positive(); n > 0 {
+		n := p.count(id)
+		if s.MostTokens = max(s.MostTokens, n); n > 0 {
 			s.MaxTokens = n
 		}
+	case keyNPredict:
+		s.MostTokens = max(s.MostTokens, p.count(id))
 	case keyN:
-		p.answers()
+		s.N = max(1, p.count(id))
+	case keyBestOf:
+		s.BestOf = p.count(id)
+	case keyLogprobs, keyTopLogprobs, keyPromptLogprobs:
+		p.logprobs(id)
+	case keyResponseFormat, keyGuidedJSON, keyGuidedRegex, keyGuidedGrammar, keyStructuredOutputs, keyFunctions, keyText:
+		p.grammar()
 	case keyUser:
 		s.User = p.hashed()
 	case keyPromptCacheKey:
@@ -193,14 +211,51 @@ func (p *parser) model() {
 	}
 }
 
-// answers reads "n". Engines take a number in quotes for the number (blanks, signs
-// and underscores included), so one that is not judged here would pass every
-// ceiling; no client library sends one.
-func (p *parser) answers() {
+// count reads a number that costs something. Engines take a number in quotes for the
+// number (blanks, signs and underscores included), so one that is not judged here
+// would pass every ceiling and be reserved by no quota; no client library sends one.
+func (p *parser) count(id keyID) int {
 	quoted, start := p.peek() == '"', p.i
-	p.s.N = max(1, p.positive())
+	n := p.positive()
 	if quoted && p.err == nil {
-		p.err = &BadRequest{Param: "n", Message: "n must be a number", Offset: start, Code: CodeInvalidType}
+		p.err = &BadRequest{Param: keyNames[id], Message: keyNames[id] + " must be a number", Offset: start, Code: CodeInvalidType}
+	}
+	return n
+}
+
+// boolean reads a switch. Engines take "yes", "on", 1 and more for true: a stream
+// that is not known to be one would be asked for no usage, so only the words of JSON
+// pass. Values that no engine takes are left to it.
+func (p *parser) boolean(name string) bool {
+	c := p.peek()
+	start, end := p.skip()
+	if p.err == nil && (c == '"' || c == '-' || c >= '0' && c <= '9') {
+		p.err = &BadRequest{Param: name, Message: name + " must be true or false", Offset: start, Code: CodeInvalidType}
+	}
+	return string(p.b[start:end]) == "true"
+}
+
+// logprobs reads how many alternatives are wanted for each token; true and false are
+// switches of another surface, and a negative number asks for the whole vocabulary.
+func (p *parser) logprobs(id keyID) {
+	s := p.s
+	if c := p.peek(); c == '-' && s.Logprobs >= 0 {
+		if start, end := p.skip(); string(p.b[start:end]) != "-0" {
+			s.Logprobs = -1
+		}
+		return
+	}
+	if n := p.count(id); s.Logprobs >= 0 {
+		s.Logprobs = max(s.Logprobs, n)
+	}
+}
+
+// grammar notes a value that an engine compiles.
+func (p *parser) grammar() {
+	start, end := p.skip()
+	if s := p.s; p.err == nil && end-start > len("null") && s.grammar < maxGrammars {
+		s.grammars[s.grammar] = Span{start, end}
+		s.grammar++
 	}
 }
 
@@ -237,7 +292,15 @@ func (p *parser) hashed() uint64 {
 	if p.err != nil || t.end == t.start {
 		return 0
 	}
-	return max(1, xxh3.Hash(p.b[t.start:t.end]))
+	return hashOf(p.b[t.start:t.end])
+}
+
+// hashOf returns the hash of a value, which is never 0; 0 where it is empty.
+func hashOf(b []byte) uint64 {
+	if len(b) == 0 {
+		return 0
+	}
+	return max(1, xxh3.Hash(b))
 }
 
 // positive reads a number member; 0 where it is none, or not positive. Fractions
@@ -277,11 +340,14 @@ func (p *parser) streamOptions() {
 			return
 		}
 		p.s.optionsBare = false
-		start, end := p.skip()
-		if id == keyIncludeUsage {
-			p.s.IncludeUsage = string(p.b[start:end]) == "true"
-			p.s.UsageSpan = Span{start, end}
+		if id != keyIncludeUsage {
+			p.skip()
+			continue
 		}
+		p.peek()
+		start := p.i
+		p.s.IncludeUsage = p.boolean("stream_options.include_usage")
+		p.s.UsageSpan = Span{start, p.i}
 	}
 	p.s.OptionsSpan = Span{start, p.i}
 }
@@ -343,5 +409,8 @@ func (s *Scan) Forget() {
 	}
 	if cap(s.scratch) > 4<<10 {
 		s.scratch = nil
+	}
+	if cap(s.media) > 64 {
+		s.media = nil
 	}
 }
