@@ -52,6 +52,8 @@ type suiteFlags struct {
 	quick           bool
 	policies        []string
 	jobs            int
+	routers         int
+	exchange        string
 }
 
 func simSuiteCmd(e *Env) *cobra.Command {
@@ -77,6 +79,8 @@ A cell depends on the seed alone. Judge a change on seeds that it was not tuned 
 	fl.IntVar(&f.requests, "requests", 0, "requests a run (default: 2,000 to 5,000, drawn by the cell)")
 	fl.StringSliceVar(&f.policies, "policy", nil, "only these policies beside ours (default: all)")
 	fl.IntVar(&f.jobs, "jobs", runtime.GOMAXPROCS(0), "cells to play at a time")
+	fl.IntVar(&f.routers, "routers", 1, "also play ours with the traffic spread over so many routers, and tell what that costs")
+	fl.StringVar(&f.exchange, "exchange", "on", "with --routers: on, they tell each other what they send; off, they do not")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if f.quick {
 			if !c.Flags().Changed("cells") {
@@ -91,6 +95,9 @@ A cell depends on the seed alone. Judge a change on seeds that it was not tuned 
 		}
 		if f.requests < 0 || f.requests > 0 && f.requests < 100 || f.jobs < 1 {
 			return usagef("", "--requests must be at least 100, --jobs at least 1")
+		}
+		if f.routers < 1 || f.routers > 64 || !onOff(f.exchange) {
+			return usagef("", "--routers must be 1 to 64, --exchange on or off")
 		}
 		return f.run(e, *out)
 	}
@@ -119,10 +126,14 @@ func (f *suiteFlags) run(e *Env, output string) error {
 		return err
 	}
 	runs := make([]sim.CellRuns, f.cells)
+	split := make([][]sim.Result, f.cells)
 	var done atomic.Int64
 	err = inParallel(e.Context, f.jobs, f.cells, func(i int) {
 		seed := sim.CellSeed(f.seed, i)
 		runs[i] = sim.RunCell(sim.NewCell(seed, f.requests), contenders)
+		if f.routers > 1 {
+			split[i] = sim.RunRouters(runs[i].Cell, contenders[0], f.routers, f.exchange == "on")
+		}
 		if i%15 == 0 {
 			flood := sim.RunFlood(seed, f.requests, contenders[0])
 			runs[i].Flood = &flood
@@ -135,6 +146,9 @@ func (f *suiteFlags) run(e *Env, output string) error {
 		return err
 	}
 	r := sim.Summarize(f.seed, runs, contenders)
+	if f.routers > 1 {
+		r.Routers = routersReport(f, runs, split)
+	}
 	if output == "json" {
 		return printJSON(e.Stdout, r)
 	}
@@ -178,6 +192,7 @@ type compareFlags struct {
 	seed                  uint64
 	open                  bool
 	routers               int
+	exchange              string
 	jobs                  int
 }
 
@@ -214,7 +229,8 @@ part), and after a colon the seconds between scrapes, such as own:1.`,
 	fl.BoolVar(&f.open, "open", false, "send the turns of a session at their own times instead of after the answer")
 	fl.IntVar(&f.requests, "requests", 0, "stop after so many requests (default: all; 5000 for synthetic traffic)")
 	fl.StringVar(&f.signals, "signals", "own:1", "what the router knows: own, events, lossy-events or text, and seconds between scrapes")
-	fl.IntVar(&f.routers, "routers", 1, "routers that share the traffic without talking")
+	fl.IntVar(&f.routers, "routers", 1, "routers that share the traffic")
+	fl.StringVar(&f.exchange, "exchange", "on", "with --routers: on, they tell each other what they send; off, they do not")
 	fl.StringSliceVar(&f.policies, "policy", nil, "policies to run (default: ours, the eleven peers and the other baselines)")
 	fl.Uint64Var(&f.seed, "seed", 1, "seed of everything that is drawn")
 	fl.IntVar(&f.jobs, "jobs", runtime.GOMAXPROCS(0), "policies to run at a time")
@@ -235,8 +251,8 @@ func (f *compareFlags) check() error {
 	if f.kind != "" && f.rate <= 0 {
 		return usagef("", "--workload needs --rate, the requests a second")
 	}
-	if f.replicas < 1 || f.replicas > 1000 || f.routers < 1 || f.routers > 64 || f.jobs < 1 {
-		return usagef("", "--replicas must be 1 to 1000, --routers 1 to 64, --jobs at least 1")
+	if f.replicas < 1 || f.replicas > 1000 || f.routers < 1 || f.routers > 64 || f.jobs < 1 || !onOff(f.exchange) {
+		return usagef("", "--replicas must be 1 to 1000, --routers 1 to 64, --jobs at least 1, --exchange on or off")
 	}
 	if f.kvTokens < 0 || f.requests < 0 || f.factor < 1 || !(f.speedup > 0) {
 		return usagef("", "--kv-tokens and --requests must not be negative, --factor must be at least 1, --speedup more than 0")
@@ -261,7 +277,7 @@ func (f *compareFlags) config(blockTokens int) (sim.Config, error) {
 	if p.KVTokens < 2*blockTokens {
 		return sim.Config{}, usagef("", "--kv-tokens must hold at least two blocks of %d tokens", blockTokens)
 	}
-	c := sim.Config{Profile: p, Replicas: f.replicas, Routers: f.routers, Seed: f.seed}
+	c := sim.Config{Profile: p, Replicas: f.replicas, Routers: f.routers, Exchange: f.exchange == "on", Seed: f.seed}
 	kind, every, _ := strings.Cut(f.signals, ":")
 	found := false
 	for k := sim.IndexOwn; k <= sim.IndexText; k++ {

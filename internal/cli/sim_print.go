@@ -43,6 +43,9 @@ func printSuite(w io.Writer, r *sim.Report) {
 		printRatios(w, f, &x)
 		fmt.Fprintln(w)
 	}
+	if r.Routers != nil {
+		printRouters(w, r.Routers)
+	}
 }
 
 func printRatios(w io.Writer, name string, x *sim.Ratios) {

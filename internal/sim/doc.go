@@ -78,9 +78,11 @@ type Config struct {
 	Policy func(seed uint64) route.Policy
 	// Queue lets a policy that sees it use the router's own queue.
 	Queue bool
-	// Routers is how many routers share the traffic without talking; 0 means 1.
-	Routers int
-	Index   IndexKind
+	// Routers is how many routers share the traffic, in turn; 0 means 1. With
+	// Exchange they tell each other what they send.
+	Routers  int
+	Exchange bool
+	Index    IndexKind
 	// BlockTokens is the length of the router's blocks in tokens, a multiple of the
 	// profile's; 0 means four of its blocks. With KV events it is the engine's.
 	BlockTokens int
@@ -111,6 +113,7 @@ func (c Config) withDefaults() Config {
 		c.Policy = func(uint64) route.Policy { return route.Penstock() }
 	}
 	c.Routers = max(c.Routers, 1)
+	c.Exchange = c.Exchange && c.Routers > 1
 	if c.BlockTokens <= 0 {
 		c.BlockTokens = 4 * c.Profile.BlockTokens
 	}

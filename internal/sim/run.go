@@ -47,10 +47,13 @@ type run struct {
 	version                               uint64
 	change                                int
 
-	events  []engine.Event
-	changes []engine.BlockChange
-	m       meter
-	joined  bool // replicas came or went since the routers' slots were noted
+	events      []engine.Event
+	changes     []engine.BlockChange
+	m           meter
+	notes       []dispatch.Note
+	parcels     []parcel // on their way between routers, from firstParcel on
+	firstParcel int
+	joined      bool // replicas came or went since the routers' slots were noted
 }
 
 // router is one router of the run.
@@ -120,6 +123,7 @@ func (r *run) start() {
 		d := dispatch.New(dispatch.Options{
 			Pool: "sim", Policy: r.c.Policy(seed), Profile: r.c.Known, Fixed: r.c.Fixed, Queue: r.c.Queue,
 			HoldFor: time.Hour, Index: x, BlockBytes: r.c.BlockTokens * workload.BytesPerToken, Bare: true,
+			Share: r.c.Exchange,
 		})
 		r.routers = append(r.routers, router{d: d, index: x, slots: make([]int32, r.c.Replicas)})
 	}
@@ -154,12 +158,15 @@ func (r *run) step() bool {
 	if r.active == 0 && arrival == fleet.Never && change == fleet.Never {
 		return false
 	}
-	next := min(engineAt, change, r.nextDeliver, r.nextScrape, r.nextProgress, timer, arrival)
+	parcelAt := r.nextParcel()
+	next := min(engineAt, change, r.nextDeliver, r.nextScrape, r.nextProgress, timer, arrival, parcelAt)
 	if next == fleet.Never {
 		return false
 	}
 	r.now = max(r.now, next)
 	switch next {
+	case parcelAt:
+		r.hear()
 	case engineAt:
 		r.advance(replica)
 	case change:
@@ -182,6 +189,7 @@ func (r *run) step() bool {
 			r.arrive(it)
 		}
 	}
+	r.gather()
 	return true
 }
 

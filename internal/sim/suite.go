@@ -145,6 +145,7 @@ type Report struct {
 	SLO        SLOReport         `json:"slo"`
 	Policies   []PeerScore       `json:"policies"`
 	Flood      *FloodReport      `json:"flood,omitempty"`
+	Routers    *RoutersReport    `json:"routers,omitempty"`
 }
 
 // SuiteSchema names the schema of Report.
