@@ -62,7 +62,8 @@ func (d *Dispatch) fits(slot int32, p *route.Candidate) bool {
 
 // mayGo reports whether an arrival goes to its slot at once.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
-	return d.fits(slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot))
+	return d.fits(slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot)) &&
+		(d.aux[slot].theirsAt() == 0 || d.ratio(&d.entries[i]) <= d.bestOfTheirs(slot))
 }
 
 // priceAt prices held entry i at one slot, and returns the candidate, valid until
@@ -126,9 +127,10 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 	for a.queue.n > 0 && d.open(slot) {
 		i := d.next(slot)
 		p := d.priceAt(i, slot)
-		if !d.fits(slot, p) {
+		if !d.fits(slot, p) || d.yields(i, slot) {
 			return out
 		}
+		d.tookPlace(slot)
 		e := &d.entries[i]
 		x := d.workAt(e, slot, float64(p.Uncached))
 		was := e.bucket
@@ -142,8 +144,8 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 		}
 		out = d.release(i, slot, route.WhyReleased, out)
 	}
-	if a.queue.n > 0 {
-		return out
+	if a.queue.n > 0 || a.theirsAt() > 0 {
+		return out // with others' requests for it, theirs go first
 	}
 	for k := 0; k < stealsMost && d.queued > 0 && d.open(slot); k++ {
 		var ok bool

@@ -36,6 +36,10 @@ type Note struct {
 	BlockTokens float64 // tokens in a block, NoteSent
 	Stream      bool
 	Blocks      []uint64 // of NoteSent; valid until the sender's next call
+	// Of NoteHeld: seconds waited so far, and what first come first served would have
+	// cost, which its rank in the queue depends on.
+	Waited float64
+	FCFS   float64
 
 	Tokens float64 // of NoteProgress
 }
@@ -70,6 +74,7 @@ func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
 		n.Uncached = e.uncached
 	case NoteHeld:
 		n.Uncached = d.uncachedFor(e)
+		n.Waited, n.FCFS = d.now.Seconds(e.arrived), e.fcfs
 	default:
 		return n
 	}
@@ -188,9 +193,8 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 	e.work = d.workAt(e, slot, e.uncached)
 	if n.Kind == NoteHeld {
 		e.state, e.bucket = statePeerHeld, bucketOf(e.work)
-		d.aux[slot].theirs.add(e, 1)
-		d.heldThere++
-		d.show(slot)
+		e.arrived, e.fcfs = d.now.AddSeconds(-max(0, n.Waited)), max(0, n.FCFS)
+		d.queueTheirs(i)
 		return i
 	}
 	d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
@@ -212,9 +216,7 @@ func (d *Dispatch) dropPeer(i int32) {
 	e := &d.entries[i]
 	switch e.state {
 	case statePeerHeld:
-		d.aux[e.slot].theirs.add(e, -1)
-		d.heldThere--
-		d.show(e.slot)
+		d.dequeueTheirs(i)
 		d.freeSlot(e.slot)
 	case stateSent, stateStream:
 		d.takeBack(i)
@@ -309,42 +311,4 @@ func (d *Dispatch) vacant() int32 {
 	}
 	d.entries = append(d.entries, entry{})
 	return int32(len(d.entries) - 1)
-}
-
-// peerQueue is what other routers hold for a slot, by bucket of work.
-type peerQueue struct {
-	n            int32
-	work, tokens float64
-	count        [buckets]int32
-	works        [buckets]float64
-}
-
-func (q *peerQueue) add(e *entry, n int32) {
-	q.n += n
-	q.count[e.bucket] += n
-	if q.count[e.bucket] == 0 { // sums of floats leave dust
-		q.works[e.bucket] = 0
-	} else {
-		q.works[e.bucket] += float64(n) * e.work
-	}
-	if q.n == 0 {
-		q.work, q.tokens = 0, 0
-		return
-	}
-	q.work += float64(n) * e.work
-	q.tokens += float64(n) * e.prompt
-}
-
-// position returns the work that goes before a request of x seconds and the number
-// of requests that go after it. All of it counts as one class and tenant.
-func (q *peerQueue) position(x float64) (ahead, behind float64) {
-	b := bucketOf(x)
-	for k := range q.count {
-		if k <= int(b) {
-			ahead += q.works[k]
-		} else {
-			behind += float64(q.count[k])
-		}
-	}
-	return ahead, behind
 }

@@ -69,9 +69,9 @@ type slot struct {
 	scrape  scrapeState
 	breaker breaker
 	speed   speed
-	lora    []string // adapters sent there, most recent first
-	peers   int32    // requests of other routers in flight there
-	theirs  peerQueue
+	lora    []string   // adapters sent there, most recent first
+	peers   int32      // requests of other routers in flight there
+	theirs  *peerQueue // what other routers hold for it; nil: never any
 	url     string
 
 	sent, failed, leaked, restarts uint64
@@ -174,7 +174,7 @@ func (d *Dispatch) addSlot(id string) int32 {
 // freeSlot gives a slot back once its endpoint left and nothing is in flight there.
 func (d *Dispatch) freeSlot(i int32) {
 	a := &d.aux[i]
-	if !a.used || !a.gone || d.slots[i].InFlight > 0 || a.queue.n > 0 || a.theirs.n > 0 {
+	if !a.used || !a.gone || d.slots[i].InFlight > 0 || a.queue.n > 0 || a.theirsAt() > 0 {
 		return
 	}
 	delete(d.names, d.slots[i].ID)

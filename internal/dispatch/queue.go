@@ -146,8 +146,11 @@ func (d *Dispatch) dequeue(i int32) {
 
 // show lets the picker see a slot's queue.
 func (d *Dispatch) show(slot int32) {
-	s, q, t := &d.slots[slot], &d.aux[slot].queue, &d.aux[slot].theirs
-	s.Queued, s.QueuedWork, s.QueuedTokens = q.n+t.n, q.work+t.work, q.tokens+t.tokens
+	s, q := &d.slots[slot], &d.aux[slot].queue
+	s.Queued, s.QueuedWork, s.QueuedTokens = q.n, q.work, q.tokens
+	if t := d.aux[slot].theirs; t != nil {
+		s.Queued, s.QueuedWork, s.QueuedTokens = q.n+t.n, q.work+t.work, q.tokens+t.tokens
+	}
 }
 
 // Position implements route.QueueView. Lines of more urgent classes go first.
@@ -183,7 +186,7 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 			}
 		}
 	}
-	if t := &d.aux[slot].theirs; t.n > 0 {
+	if t := d.aux[slot].theirs; t != nil && t.n > 0 {
 		before, after := t.position(x)
 		ahead, behind = ahead+before, behind+after
 	}

@@ -47,7 +47,7 @@ func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 		}
 		r := EndpointLoad{
 			Endpoint: s.ID, Slot: int32(i), Drop: s.Drop,
-			InFlight: int(s.InFlight - a.peers), PeerInFlight: int(a.peers), PeerQueued: int(a.theirs.n), Unstarted: int(s.Unstarted), Streams: int(s.Streams),
+			InFlight: int(s.InFlight - a.peers), PeerInFlight: int(a.peers), PeerQueued: int(a.theirsAt()), Unstarted: int(s.Unstarted), Streams: int(s.Streams),
 			PendingMS: s.Pending(now) * 1e3, CtxTokens: s.CtxTokens,
 			PinnedBlocks: s.PinnedBlocks, CacheBlocks: s.CacheBlocks, CacheCap: s.CacheCap,
 			Queued: int(a.queue.n), QueuedMS: a.queue.work * 1e3,

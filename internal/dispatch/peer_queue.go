@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+// yieldMost is how long a router leaves a place at a replica to another router whose
+// request goes first: several times what a note takes. Then it goes itself, for the
+// other may have lost its connection, or see the replica differently.
+const yieldMost = 15 * time.Millisecond
+
+// peerQueue is what other routers hold for a slot, by bucket of work.
+type peerQueue struct {
+	n            int32
+	work, tokens float64
+	some         uint64 // bit b: bucket b is not empty
+	bucket       [buckets]list
+	works        [buckets]float64
+
+	yielding fleet.Time // since when a place is left to them; 0: it is not
+}
+
+// queueTheirs files an entry that another router holds for e.slot.
+func (d *Dispatch) queueTheirs(i int32) {
+	e := &d.entries[i]
+	a := &d.aux[e.slot]
+	if a.theirs == nil {
+		a.theirs = &peerQueue{}
+		for b := range a.theirs.bucket {
+			a.theirs.bucket[b] = emptyList
+		}
+	}
+	q := a.theirs
+	d.push(&q.bucket[e.bucket], i)
+	q.some |= 1 << e.bucket
+	q.n++
+	q.works[e.bucket] += e.work
+	q.work += e.work
+	q.tokens += e.prompt
+	d.heldThere++
+	d.show(e.slot)
+}
+
+// dequeueTheirs is the inverse of queueTheirs.
+func (d *Dispatch) dequeueTheirs(i int32) {
+	e := &d.entries[i]
+	q := d.aux[e.slot].theirs
+	d.unlink(&q.bucket[e.bucket], i)
+	q.n--
+	q.works[e.bucket] -= e.work
+	q.work -= e.work
+	q.tokens -= e.prompt
+	if q.bucket[e.bucket].n == 0 { // sums of floats leave dust
+		q.some &^= 1 << e.bucket
+		q.works[e.bucket] = 0
+	}
+	if q.n == 0 {
+		q.work, q.tokens, q.yielding = 0, 0, 0
+	}
+	d.heldThere--
+	d.show(e.slot)
+}
+
+// theirsAt returns how many requests other routers hold for a slot.
+func (a *slot) theirsAt() int32 {
+	if a.theirs == nil {
+		return 0
+	}
+	return a.theirs.n
+}
+
+// position returns the work that goes before a request of x seconds and the number
+// of requests that go after it. All of it counts as one class and tenant.
+func (q *peerQueue) position(x float64) (ahead, behind float64) {
+	b := bucketOf(x)
+	for m := q.some; m != 0; m &= m - 1 {
+		k := bits.TrailingZeros64(m)
+		if k <= int(b) {
+			ahead += q.works[k]
+		} else {
+			behind += float64(q.bucket[k].n)
+		}
+	}
+	return ahead, behind
+}
+
+// bestOfTheirs is the rank of the request that goes first of those that other
+// routers hold for a slot; +Inf where they hold none.
+func (d *Dispatch) bestOfTheirs(slot int32) float64 {
+	least := math.Inf(1)
+	q := d.aux[slot].theirs
+	if q == nil {
+		return least
+	}
+	for m := q.some; m != 0; m &= m - 1 {
+		least = min(least, d.ratio(&d.entries[q.bucket[bits.TrailingZeros64(m)].head]))
+	}
+	return least
+}
+
+// yields reports whether entry i leaves the place at a slot to a request that
+// another router holds, for that one goes first.
+func (d *Dispatch) yields(i, slot int32) bool {
+	q := d.aux[slot].theirs
+	if q == nil || q.n == 0 {
+		return false
+	}
+	if d.bestOfTheirs(slot) >= d.ratio(&d.entries[i]) {
+		return false
+	}
+	if q.yielding == 0 {
+		q.yielding = d.now
+	}
+	return d.now.Sub(q.yielding) < yieldMost
+}
+
+// tookPlace notes that a place at a slot was taken: the next one is left to others
+// anew.
+func (d *Dispatch) tookPlace(slot int32) {
+	if q := d.aux[slot].theirs; q != nil {
+		q.yielding = 0
+	}
+}
+
+// yieldEnds is when a slot's queue goes on although others were to go first;
+// fleet.Never where it does not wait for them.
+func (d *Dispatch) yieldEnds(slot int32) fleet.Time {
+	q := d.aux[slot].theirs
+	if q == nil || q.yielding == 0 {
+		return fleet.Never
+	}
+	if t := q.yielding.Add(yieldMost); t > d.now {
+		return t
+	}
+	return fleet.Never // its time is over; what is in the way now is something else
+}
