@@ -29,7 +29,7 @@ var Rows = []Row{
 	// identity stands here and not in the gateway, because the admin API asks it, too.
 	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe"}},
 	{Name: "entry", Packages: []string{"entry"}},
-	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "procs", "replica", "load", "console"}},
+	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "metricsapi", "kedascaler", "procs", "replica", "load", "console"}},
 	{Name: "command line", Packages: []string{"cli"}},
 }
 

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Target names an object with the subresource /scale.
+type Target struct {
+	APIVersion string // "" is found out from Kind
+	Kind       string
+	Namespace  string
+	Name       string
+}
+
+func (t Target) String() string { return t.Kind + " " + t.Namespace + "/" + t.Name }
+
+// wellKnown are the kinds whose resource needs no discovery.
+var wellKnown = map[string]schema.GroupVersionResource{
+	"deployment":      {Group: "apps", Version: "v1", Resource: "deployments"},
+	"statefulset":     {Group: "apps", Version: "v1", Resource: "statefulsets"},
+	"replicaset":      {Group: "apps", Version: "v1", Resource: "replicasets"},
+	"leaderworkerset": {Group: "leaderworkerset.x-k8s.io", Version: "v1", Resource: "leaderworkersets"},
+}
+
+// Resource finds the resource of a target, with /scale.
+func (c *Cluster) Resource(t Target) (schema.GroupVersionResource, error) {
+	if gvr, ok := wellKnown[strings.ToLower(t.Kind)]; ok && (t.APIVersion == "" || t.APIVersion == gvr.GroupVersion().String()) {
+		return gvr, nil
+	}
+	_, lists, err := c.Pods.Discovery().ServerGroupsAndResources()
+	if len(lists) == 0 && err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	var found []schema.GroupVersionResource
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil || t.APIVersion != "" && t.APIVersion != list.GroupVersion {
+			continue
+		}
+		scale := map[string]bool{}
+		for i := range list.APIResources {
+			if name, ok := strings.CutSuffix(list.APIResources[i].Name, "/scale"); ok {
+				scale[name] = true
+			}
+		}
+		for i := range list.APIResources {
+			if r := &list.APIResources[i]; strings.EqualFold(r.Kind, t.Kind) && scale[r.Name] {
+				found = append(found, gv.WithResource(r.Name))
+			}
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return schema.GroupVersionResource{}, fmt.Errorf("this cluster has no kind %s %s with the subresource scale", t.APIVersion, t.Kind)
+	case t.APIVersion == "" && different(found):
+		return schema.GroupVersionResource{}, fmt.Errorf("several groups have a kind %s: say scale.target.apiVersion", t.Kind)
+	}
+	return found[0], nil
+}
+
+func different(all []schema.GroupVersionResource) bool {
+	for _, r := range all {
+		if r.Group != all[0].Group {
+			return true
+		}
+	}
+	return false
+}
+
+// scaleState is one reading of a /scale.
+type scaleState struct {
+	spec, status int
+	selector     labels.Selector
+	uid          string
+	object       *unstructured.Unstructured // to be written back in this version
+}
+
+// scaler reads and writes the /scale of one target.
+type scaler struct {
+	c *Cluster
+	t Target
+
+	mu  sync.Mutex
+	gvr schema.GroupVersionResource
+}
+
+func (s *scaler) resource() (schema.GroupVersionResource, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gvr.Resource != "" {
+		return s.gvr, nil
+	}
+	gvr, err := s.c.Resource(s.t)
+	if err == nil {
+		s.gvr = gvr
+	}
+	return gvr, err
+}
+
+func (s *scaler) read(ctx context.Context) (*scaleState, error) {
+	gvr, err := s.resource()
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.c.Dynamic.Resource(gvr).Namespace(s.t.Namespace).Get(ctx, s.t.Name, metav1.GetOptions{}, "scale")
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.t, err)
+	}
+	s.c.touch()
+	st := &scaleState{uid: string(o.GetUID()), object: o}
+	spec, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+	status, _, _ := unstructured.NestedInt64(o.Object, "status", "replicas")
+	st.spec, st.status = int(spec), int(status)
+	text, _, _ := unstructured.NestedString(o.Object, "status", "selector")
+	if st.selector, err = labels.Parse(text); err != nil || text == "" {
+		st.selector = labels.Nothing()
+	}
+	return st, nil
+}
+
+// write sets the replicas in the version that was read: where anybody changed the
+// object since, it fails with a conflict.
+func (s *scaler) write(ctx context.Context, st *scaleState, n int) error {
+	gvr, err := s.resource()
+	if err != nil {
+		return err
+	}
+	o := st.object.DeepCopy()
+	if err := unstructured.SetNestedField(o.Object, int64(n), "spec", "replicas"); err != nil {
+		return err
+	}
+	_, err = s.c.Dynamic.Resource(gvr).Namespace(s.t.Namespace).Update(ctx, o, metav1.UpdateOptions{FieldManager: manager}, "scale")
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.t, err)
+	}
+	return nil
+}
+
+// movers are the field managers that own spec.replicas, latest first.
+func (st *scaleState) movers() []mover {
+	var out []mover
+	for _, m := range st.object.GetManagedFields() {
+		if m.FieldsV1 == nil || !strings.Contains(string(m.FieldsV1.Raw), `"f:replicas"`) {
+			continue
+		}
+		v := mover{name: m.Manager, apply: m.Operation == metav1.ManagedFieldsOperationApply}
+		if m.Time != nil {
+			v.at = m.Time.Time
+		}
+		k := 0
+		for k < len(out) && out[k].at.After(v.at) {
+			k++
+		}
+		out = append(out[:k], append([]mover{v}, out[k:]...)...)
+	}
+	return out
+}
