@@ -18,6 +18,7 @@ type Config struct {
 	Listen    Listen
 	TLS       TLS
 	Relay     Relay
+	Limits    Limits
 	Pools     []Pool
 	Auth      Auth
 	Tenants   []Tenant
@@ -25,6 +26,7 @@ type Config struct {
 	Share     Share
 	Journal   Journal
 	Telemetry Telemetry
+	Kube      Kubernetes
 
 	file string          // where it came from; "" for defaults
 	set  map[string]bool // paths that the file names, as opposed to defaults
@@ -35,6 +37,33 @@ type Listen struct {
 	HTTP  string // gateway
 	Admin string // admin API and console
 	EPP   string // endpoint picker
+	// Metrics is the aggregated metrics API for HPAs, KEDA the external scaler.
+	Metrics, KEDA string
+}
+
+// Limits bound what one request may ask for, and what one client may hold. Those of
+// tenants are in Tenant.
+type Limits struct {
+	BodyBytes   Bytes // one body
+	BodiesBytes Bytes // all bodies that are here at a time
+	HeadBytes   Bytes // the head of a request
+	Depth       int   // levels of arrays and objects in a body
+	MaxTokens   int   // that a client may ask for in one answer
+	Answers     int   // n and best_of
+	Prompts     int   // in one batch of completions
+	Logprobs    int   // alternatives for each token
+	Tools       int
+	SchemaBytes Bytes // tool definitions, and each schema or grammar
+	SchemaDepth int
+	Media       int   // images, sounds and files
+	MediaBytes  Bytes // each
+	MediaURLs   []string
+	Parts       int // of a multipart form
+
+	Connections           int // 0: no limit, as with the three below
+	ConnectionsPerAddress int
+	ConnectionsPerKey     int
+	StreamsPerKey         int
 }
 
 // Relay is how answers are carried from replicas to clients.
@@ -126,12 +155,16 @@ type Scale struct {
 	Min, Max   int    // replicas
 	Attainment Ratio  // share of requests that meet the SLO
 	Hand       string // auto, process, scale, hpa, keda
+	Target     ScaleTarget
+	Wake       string        // owner, scale: who moves the object out of zero
+	DrainFor   time.Duration // longest wait for requests on a replica that is to go
 }
 
 // Auth says who may enter. Empty: anonymous, and only on loopback.
 type Auth struct {
 	KeysFile string
 	JWT      []JWT
+	EPP      string // of the endpoint picker's requests: required, optional
 }
 
 // JWT is one issuer of tokens.

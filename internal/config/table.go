@@ -133,6 +133,7 @@ var rootObject = &object{name: "the file", fields: []field{
 	mapping("listen", "Listeners.", listenObject, func(c *Config) *Listen { return &c.Listen }),
 	mapping("tls", "Certificate of the gateway.", tlsObject, func(c *Config) *TLS { return &c.TLS }),
 	mapping("relay", "How answers are carried from replicas to clients.", relayObject, func(c *Config) *Relay { return &c.Relay }),
+	mapping("limits", "What one request may ask for, and what one client may hold.", limitsObject, func(c *Config) *Limits { return &c.Limits }),
 	mappings("pools", "Pools of interchangeable replicas.", poolObject, func(c *Config) *[]Pool { return &c.Pools }),
 	mapping("auth", "Who may enter. Without it the gateway is anonymous and binds loopback only.", authObject,
 		func(c *Config) *Auth { return &c.Auth }),
@@ -141,6 +142,7 @@ var rootObject = &object{name: "the file", fields: []field{
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
 	mapping("journal", "Records of decisions.", journalObject, func(c *Config) *Journal { return &c.Journal }),
 	mapping("telemetry", "Export of traces and metrics.", telemetryObject, func(c *Config) *Telemetry { return &c.Telemetry }),
+	mapping("kubernetes", "What Penstock keeps and serves in a cluster.", kubernetesObject, func(c *Config) *Kubernetes { return &c.Kube }),
 }}
 
 var listenObject = &object{name: "listen", fields: []field{
@@ -148,6 +150,10 @@ var listenObject = &object{name: "listen", fields: []field{
 	text("admin", "Admin API and console, host:port; empty turns it off.", func(l *Listen) *string { return &l.Admin },
 		def("127.0.0.1:9900"), checked(checkAddr)),
 	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
+		checked(checkAddr)),
+	text("metrics", "Aggregated metrics API for HorizontalPodAutoscalers, host:port; empty turns it off.", func(l *Listen) *string { return &l.Metrics },
+		checked(checkAddr)),
+	text("keda", "External scaler for KEDA (gRPC), host:port; empty turns it off.", func(l *Listen) *string { return &l.KEDA },
 		checked(checkAddr)),
 }}
 
@@ -251,11 +257,18 @@ var scaleObject = &object{name: "scale", fields: []field{
 	ref(kindRatio, "attainment", "Share of requests that must meet the SLO.", func(s *Scale) *Ratio { return &s.Attainment }, def("99%"), later(needsScaler)),
 	text("hand", "What sets the number of replicas.", func(s *Scale) *string { return &s.Hand },
 		def("auto"), oneOf("auto", "process", "scale", "hpa", "keda"), later(needsScaler)),
+	mapping("target", "The Kubernetes object that runs the replicas.", scaleTargetObject, func(s *Scale) *ScaleTarget { return &s.Target }),
+	text("wake", "Who moves the object out of zero with the hands hpa and keda: owner leaves it to them, scale does it through /scale.",
+		func(s *Scale) *string { return &s.Wake }, def("owner"), oneOf("owner", "scale")),
+	length("drainFor", "Longest wait for requests in flight on a replica that is to go.", func(s *Scale) *time.Duration { return &s.DrainFor },
+		def("5m"), within(0, 86400)),
 }}
 
 var authObject = &object{name: "auth", fields: []field{
 	text("keysFile", "File with the hashes of the keys.", func(a *Auth) *string { return &a.KeysFile }),
 	mappings("jwt", "Issuers of tokens.", jwtObject, func(a *Auth) *[]JWT { return &a.JWT }),
+	text("epp", "Of requests behind a proxy: required refuses one without a credential, optional lets it in without a tenant, where the proxy has asked already.",
+		func(a *Auth) *string { return &a.EPP }, def("required"), oneOf("required", "optional")),
 }}
 
 var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{

@@ -24,6 +24,7 @@ func (d *decoder) validate(c *Config) {
 		if p.Scale.Min > p.Scale.Max {
 			d.failPath(path+".scale.min", "min %d is more than max %d", p.Scale.Min, p.Scale.Max)
 		}
+		d.validateScale(c, p, path)
 		if p.Route.Shadow != "" && p.Route.Shadow == p.Route.Policy {
 			d.failPath(path+".route.shadow", "shadow is the same as policy, so it has nothing to compare")
 		}
@@ -59,6 +60,9 @@ func (d *decoder) validateListen(c *Config) {
 	}
 	if clash(l.EPP, l.HTTP) || clash(l.EPP, l.Admin) {
 		d.failPath("listen.epp", "epp is the same address as another listener (%s)", l.EPP)
+	}
+	if l.Metrics != "" && c.Kube.Service == "" {
+		d.failPath("kubernetes.service", "listen.metrics needs the Service in front of it, for its certificate")
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		d.failPath("tls", "cert and key come together")
