@@ -18,7 +18,8 @@ import (
 type scaleSuite struct {
 	Schema    string            `json:"schema"` // penstock/scale-suite/v1
 	Seed      uint64            `json:"seed"`
-	Policies  []scalesim.Mean   `json:"policies"` // means over the scenarios, least loss first
+	Trace     *scalesim.Info    `json:"trace,omitempty"` // how the trace was read, where one was played
+	Policies  []scalesim.Mean   `json:"policies"`        // means over the scenarios, least loss first
 	Goals     []scalesim.Goal   `json:"goals"`
 	Scenarios []scalesim.Played `json:"scenarios"`
 }
@@ -32,22 +33,27 @@ type simScaleOptions struct {
 	bounds  bool
 	check   bool
 	jobs    int
+	trace   traceFlags
 }
 
 func simScaleCmd(e *Env) *cobra.Command {
 	var o simScaleOptions
 	c := &cobra.Command{
 		Use:   "scale",
-		Short: "Run scalers over drawn days of traffic in virtual time",
+		Short: "Run scalers over drawn or recorded traffic in virtual time",
 		Long: `Draw scenarios (days, ramps, steps, bursts, flash crowds, on-off, batch jobs, mixed;
 replicas that take 30 to 900 s to start) and run Penstock's scaler, the scalers of
 the field at their published defaults, and bounds that know the future.
 
 Loss is replica-hours over the clairvoyant's plus 50 times every share of requests
 under 99 % that misses its objectives. Scored time begins once a scaler can have
-seen the traffic. 32 scenarios cover every pair of class and start-up time once.`,
+seen the traffic. 32 scenarios cover every pair of class and start-up time once.
+
+With --trace recorded traffic takes the place of the drawn one; what a fleet carries
+is then measured on the trace's own lengths.`,
 		Example: `  penstock sim scale --scenarios 8
   penstock sim scale --scenarios 32 --seed 40001 -o json
+  penstock sim scale --trace code.csv --format azure --factor 8 --start 120s
   penstock sim scale --class flash --policy penstock --policy keda`,
 		Args: noArgs,
 	}
@@ -60,9 +66,14 @@ seen the traffic. 32 scenarios cover every pair of class and start-up time once.
 	f.BoolVar(&o.bounds, "bounds", true, "run the static and fixed-rule bounds too")
 	f.BoolVar(&o.check, "check", false, "exit with 3 where a goal is not met")
 	f.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "scenarios at a time")
+	o.trace.add(f)
 	out := outputFlag(c, "table", "json")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		s, err := runScaleSuite(e, c, &o)
+		run := runScaleSuite
+		if o.trace.file != "" {
+			run = runScaleTrace
+		}
+		s, err := run(e, c, &o)
 		if err != nil {
 			return err
 		}
@@ -99,10 +110,7 @@ func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 		}
 	}
 	s := &scaleSuite{Schema: "penstock/scale-suite/v1", Seed: o.seed, Scenarios: make([]scalesim.Played, len(draw))}
-	opt := scalesim.Options{Bounds: o.bounds}
-	if len(o.only) > 0 {
-		opt.Policies = func(name string) bool { return named(name, o.only) }
-	}
+	opt := o.options()
 	var mu sync.Mutex
 	done := 0
 	err := inParallel(c.Context(), max(1, o.jobs), len(draw), func(k int) {
@@ -126,6 +134,36 @@ func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 	return s, nil
 }
 
+func (o *simScaleOptions) options() scalesim.Options {
+	opt := scalesim.Options{Bounds: o.bounds}
+	if len(o.only) > 0 {
+		opt.Policies = func(name string) bool { return named(name, o.only) }
+	}
+	return opt
+}
+
+// runScaleTrace plays one trace.
+func runScaleTrace(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, error) {
+	for _, k := range []string{"scenarios", "class"} {
+		if c.Flags().Changed(k) {
+			return nil, usagef("", "--%s is about drawn scenarios and does not go with --trace", k)
+		}
+	}
+	o.trace.seed = o.seed
+	sc, info, err := o.trace.scenario(e)
+	if err != nil {
+		return nil, err
+	}
+	if o.faults {
+		sc.Break()
+	}
+	s := &scaleSuite{Schema: "penstock/scale-suite/v1", Seed: o.seed, Trace: &info}
+	s.Scenarios = []scalesim.Played{scalesim.Play(sc, o.options())}
+	s.Policies = scalesim.Means(s.Scenarios)
+	s.Goals = scalesim.Goals(s.Scenarios)
+	return s, c.Context().Err()
+}
+
 func named(name string, only []string) bool {
 	for _, o := range only {
 		if strings.Contains(name, o) {
@@ -145,7 +183,12 @@ func anyEqual(list []string, s string) bool {
 }
 
 func printScaleSuite(w io.Writer, s *scaleSuite) {
-	fmt.Fprintf(w, "%d scenarios, seed %d: means, least loss first\n\n", len(s.Scenarios), s.Seed)
+	if t := s.Trace; t != nil {
+		fmt.Fprintf(w, "%s: %d requests in %.1f h, %.1f replicas offered, start %.0f s; cache hits %.0f %%, %d requests too long for any fleet left out; least loss first\n\n",
+			s.Scenarios[0].Name, t.Requests, t.Hours, t.Mean, s.Scenarios[0].StartS, 100*t.HitRatio, t.TooLong)
+	} else {
+		fmt.Fprintf(w, "%d scenarios, seed %d: means, least loss first\n\n", len(s.Scenarios), s.Seed)
+	}
 	fmt.Fprintf(w, "%-40s %6s %8s %8s %9s %10s %8s %8s %9s\n", "POLICY", "LOSS", "IN SLO", "WORST", "X CLAIRV.", "REPLICA H", "REV/H", "STARTS/H", "TTFT P99")
 	for _, p := range s.Policies {
 		fmt.Fprintf(w, "%-40s %6.2f %7.2f%% %7.1f%% %9.2f %10.1f %8.1f %8.1f %9s\n",

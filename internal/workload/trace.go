@@ -34,10 +34,14 @@ func Formats() []Format {
 	return []Format{FormatMooncake, FormatWeka, FormatAzure, FormatServeGen, FormatLog, FormatJournal}
 }
 
-// ParseFormat is the inverse of string(Format); "auto" and "" mean detection.
+// ParseFormat is the inverse of string(Format); "auto" and "" mean detection, "csv"
+// is another name of the log.
 func ParseFormat(s string) (Format, error) {
-	if s == "" || s == "auto" {
+	switch s {
+	case "", "auto":
 		return FormatAuto, nil
+	case "csv":
+		return FormatLog, nil
 	}
 	var names []string
 	for _, f := range Formats() {
@@ -292,7 +296,7 @@ func (l *lines) detect() (Format, error) {
 	switch {
 	case slices.Contains(cells, "contexttokens") && slices.Contains(cells, "generatedtokens"):
 		return FormatAzure, nil
-	case slices.Contains(cells, "arrival"):
+	case isLog(cells):
 		return FormatLog, nil
 	case len(cells) == 6 && isNumber(cells[0]) && isNumber(cells[1]):
 		return FormatServeGen, nil

@@ -52,6 +52,9 @@ func (l *lines) header(want ...string) (*row, error) {
 	for _, c := range cells {
 		r.names = append(r.names, columnName(c))
 	}
+	if want[0] == "arrival" {
+		ownNames(r.names)
+	}
 	for _, w := range want {
 		if !slices.Contains(r.names, w) {
 			return nil, l.errorf(w, "the header has no such column; it has %s", strings.Join(r.names, ", "))
@@ -178,6 +181,44 @@ func (t *Trace) readAzure(l *lines, o ReadOptions) error {
 			return err
 		}
 		rows = append(rows, row)
+	}
+}
+
+// logColumns are the names under which public traces keep what a log needs, the
+// log's own name first.
+func logColumns() [][]string {
+	return [][]string{
+		{"arrival", "timestamp", "time", "t", "ts", "arrival_time", "arrival_timestamp", "arrived_at", "start_time", "arrival_s", "t_s"},
+		{"prompt_tokens", "input_tokens", "request tokens", "contexttokens", "context_tokens", "input_length", "prompt_size",
+			"prompt_length", "num_prefill_tokens", "prefill_tokens", "isl", "prompt", "input"},
+		{"output_tokens", "response tokens", "generatedtokens", "generated_tokens", "completion_tokens", "output_length", "token_size",
+			"response_length", "num_decode_tokens", "decode_tokens", "osl", "output", "response"},
+	}
+}
+
+// isLog reports whether a header names every column that a log needs.
+func isLog(names []string) bool {
+	for _, known := range logColumns() {
+		if !slices.ContainsFunc(names, func(n string) bool { return slices.Contains(known, n) }) {
+			return slices.Contains(names, "arrival") // it means to be one: say what is missing
+		}
+	}
+	return true
+}
+
+// ownNames gives the columns of a header the names of the log where they have
+// another one and none has the log's.
+func ownNames(names []string) {
+	for _, known := range logColumns() {
+		if slices.Contains(names, known[0]) {
+			continue
+		}
+		for _, k := range known[1:] {
+			if i := slices.Index(names, k); i >= 0 {
+				names[i] = known[0]
+				break
+			}
+		}
 	}
 }
 
