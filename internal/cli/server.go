@@ -142,7 +142,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 			return nil, err
 		}
 	}
-	if err := s.openEPP(binary.LittleEndian.Uint64(seed[:])); err != nil {
+	if err := s.openEPP(); err != nil {
 		return nil, err
 	}
 	if o.Config.Listen.Admin != "" {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/extproc"
 	"github.com/penstock-project/penstock/internal/flow"
 )
@@ -21,26 +22,22 @@ type eppFront struct {
 }
 
 // eppCatalogue resolves names as the gateway does.
-type eppCatalogue struct{ s *server }
+type eppCatalogue struct {
+	front *front
+	pools []entry.Target // never changes once the server runs
+}
 
 // Resolve implements extproc.Catalogue. A reload takes effect with the next
 // request.
-func (c eppCatalogue) Resolve(name string) (*flow.Flow, string, string, bool) {
-	return c.s.front.cat.Load().Resolve(name)
+func (c *eppCatalogue) Resolve(name string) (entry.Target, bool) {
+	return c.front.cat.Load().Resolve(name)
 }
 
 // Pools implements extproc.Catalogue.
-func (c eppCatalogue) Pools() []*flow.Flow {
-	out := make([]*flow.Flow, len(c.s.pools)) // never changes once the server runs
-	for i, p := range c.s.pools {
-		out[i] = p.flow
-	}
-	return out
-}
+func (c *eppCatalogue) Pools() []entry.Target { return c.pools }
 
-// openEPP opens the endpoint picker where the configuration turns it on. key keys
-// the hashes of prompts, the same as the gateway's.
-func (s *server) openEPP(key uint64) error {
+// openEPP opens the endpoint picker where the configuration turns it on.
+func (s *server) openEPP() error {
 	addr := s.o.Config.Listen.EPP
 	if addr == "" {
 		return nil
@@ -52,8 +49,13 @@ func (s *server) openEPP(key uint64) error {
 	if !config.IsLoopback(addr) && s.tls == nil {
 		s.log.Warn("the endpoint picker speaks plaintext with the network: prompts pass through it; set tls.cert and tls.key", "epp", addr)
 	}
+	cat := &eppCatalogue{front: s.front}
+	for _, p := range s.pools {
+		cat.pools = append(cat.pools, entry.Target{Pool: p.flow, Authorization: p.auth})
+	}
 	s.epp = &eppFront{ln: ln, ready: s.Ready, srv: extproc.New(extproc.Options{
-		Catalogue: eppCatalogue{s}, Rules: s.eppRules, Clock: s.clock, Log: s.log, HashKey: key, RouterID: s.router, TLS: s.tls,
+		Catalogue: cat, Rules: s.eppRules, Door: s.front.h.Door(), Optional: s.o.Config.Auth.EPP == "optional",
+		Clock: s.clock, Log: s.log, RouterID: s.router, TLS: s.tls,
 	})}
 	s.reg.MustRegister(s.epp.srv)
 	return nil

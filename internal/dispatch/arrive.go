@@ -5,7 +5,6 @@ package dispatch
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -130,7 +129,7 @@ func (d *Dispatch) question(e *entry) {
 	}
 	in.Engine = d.learned.coef
 	in.Context = d.learned.context(d.now, e.req.MaxTokens)
-	in.Bare = d.o.Bare
+	in.Bare, in.Blind = d.o.Bare, d.blind.ratio()
 	if d.snap != nil {
 		in.SnapshotVersion, in.SnapshotAt = d.snap.Version, d.snap.At
 	}
@@ -169,7 +168,7 @@ func (d *Dispatch) filter(e *entry) int {
 // requestDrop says why a slot that takes requests does not take this one.
 func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 	s := &d.slots[i]
-	if e.req.SubsetOnly && !slices.Contains(e.req.Subset, hostPort(s.State.URL)) {
+	if e.req.SubsetOnly && !slices.Contains(e.req.Subset, fleet.HostPort(s.State.URL)) {
 		return route.DropSubset
 	}
 	if models := s.State.Models; len(models) > 0 {
@@ -188,15 +187,6 @@ func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 		return route.DropEjected
 	}
 	return route.DropNone
-}
-
-// hostPort returns host:port of a base URL.
-func hostPort(url string) string {
-	if _, rest, ok := strings.Cut(url, "://"); ok {
-		url = rest
-	}
-	hp, _, _ := strings.Cut(url, "/")
-	return hp
 }
 
 // Alternatives appends to out the URLs of the n cheapest candidates of a decision
@@ -288,6 +278,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.work = d.workAt(e, slot, e.uncached)
 	d.charge(i, slot, e.req.Blocks)
 	d.tell(NoteSent, i, 0)
+	d.blind.ours(d.now)
 	if e.req.Adapter != "" {
 		d.usedAdapter(slot, e.req.Adapter)
 	}

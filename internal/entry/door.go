@@ -31,10 +31,18 @@ type Door struct {
 	// HashKey keys the hashes of prompts; the same in routers that share an index.
 	HashKey    uint64
 	BlockBytes int // text in a block of the index, in bytes
-	Clock      func() fleet.Time
+	// Limits bound what a body may ask for; the zero value: the defaults.
+	Limits wire.Limits
+	Clock  func() fleet.Time
 
 	tenants atomic.Pointer[map[string]TenantPolicy]
 	queues  queues
+}
+
+// Guarded reports whether callers have to say who they are.
+func (d *Door) Guarded() bool {
+	_, open := d.Auth.(Anonymous)
+	return !open
 }
 
 // TenantPolicy is what holds for the requests of one tenant beside its quotas.

@@ -6,9 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
-	"strconv"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -30,9 +30,14 @@ func (p *Place) EngineName() string {
 	return p.Model
 }
 
-// maxAnswers bounds "n": engines set memory aside for each answer before they judge
-// the number. It is the ceiling of the API itself.
-const maxAnswers = 128
+// Target is a place with the pool behind it.
+type Target struct {
+	Place
+	Pool *flow.Flow
+	// Authorization is what the engines of the pool ask for in the header of that
+	// name, in place of the client's; "": the client's stands.
+	Authorization string
+}
 
 // MediaTokens is what an image or sound counts as in a prompt, in tokens: between
 // what engines make of a small picture and of one of a megapixel (256 to 1300).
@@ -41,20 +46,32 @@ const MediaTokens = 768
 // maxNameInMessage bounds a client's model name in our error messages, in bytes.
 const maxNameInMessage = 100
 
-// Scan reads a body into s, or says why it is refused.
+// Scan reads a body into s, or says why it is refused, by the limits that hold
+// where nothing else is said.
 func Scan(s *wire.Scan, surface fleet.Surface, body []byte) *wire.Error {
-	if err := wire.ScanRequest(s, surface, body, wire.Limits{}); err != nil {
-		var bad *wire.BadRequest
-		if errors.As(err, &bad) {
-			return wire.FromBadRequest(bad)
+	return (&Door{}).Scan(s, surface, "", body)
+}
+
+// Scan reads a body into s, or says why it is refused. contentType is that of a
+// multipart form; other bodies are JSON whatever they say.
+func (d *Door) Scan(s *wire.Scan, surface fleet.Surface, contentType string, body []byte) *wire.Error {
+	var err error
+	if surface == fleet.SurfaceTranscriptions {
+		err = wire.ScanForm(s, surface, contentType, body, d.Limits)
+	} else {
+		err = wire.ScanRequest(s, surface, body, d.Limits)
+	}
+	var bad *wire.BadRequest
+	switch {
+	case err == nil:
+		lim := d.Limits.WithDefaults()
+		if bad = s.Check(body, &lim); bad == nil {
+			return nil
 		}
+	case !errors.As(err, &bad):
 		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
 	}
-	if s.N > maxAnswers {
-		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidValue, Param: "n",
-			Message: "n must be at most " + strconv.Itoa(maxAnswers)}
-	}
-	return nil
+	return wire.FromBadRequest(bad)
 }
 
 // UnknownModel makes the answer to a name that leads nowhere, or to nowhere for this

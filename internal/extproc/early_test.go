@@ -15,6 +15,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/route"
@@ -169,16 +170,17 @@ func TestBodiesThatAreNoJSON(t *testing.T) {
 // twoPools is a catalogue of two pools.
 type twoPools struct{ a, b *flow.Flow }
 
-func (c twoPools) Pools() []*flow.Flow { return []*flow.Flow{c.a, c.b} }
+func (c twoPools) Pools() []entry.Target { return []entry.Target{{Pool: c.a}, {Pool: c.b}} }
 
-func (c twoPools) Resolve(name string) (*flow.Flow, string, string, bool) {
+func (c twoPools) Resolve(name string) (entry.Target, bool) {
+	to := entry.Target{Place: entry.Place{Name: name, Model: name}}
 	switch name {
 	case "m":
-		return c.a, "m", "", true
+		to.Pool = c.a
 	case "n":
-		return c.b, "n", "", true
+		to.Pool = c.b
 	}
-	return nil, "", "", false
+	return to, to.Pool != nil
 }
 
 func TestRequestsThatNameNoModelFindTheirPool(t *testing.T) {
@@ -276,7 +278,7 @@ func TestServedByTheNextOfTheList(t *testing.T) {
 	p.recv()
 	snap := f.Snapshot()
 	for i, e := range f.Stats().Endpoints {
-		hp := hostPort(snap.Endpoints[i].URL)
+		hp := fleet.HostPort(snap.Endpoints[i].URL)
 		if want := map[bool]int{true: 1, false: 0}[hp == list[2]]; e.InFlight != want {
 			t.Errorf("%s has %d in flight, want %d", hp, e.InFlight, want)
 		}

@@ -12,9 +12,12 @@ package extproc
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/penstock-project/penstock/internal/entry"
 )
 
 // frameKind is the message inside a ProcessingRequest.
@@ -66,6 +69,7 @@ type frame struct {
 	kind        frameKind
 	endOfStream bool
 	headers     []header // those that a picker goes by
+	guarded     bool     // credentials are among them; it stays for all frames of a stream
 	body        mem.BufferSlice
 
 	subset subsetHint
@@ -78,7 +82,7 @@ type frame struct {
 
 func (f *frame) reset() {
 	f.body.Free()
-	*f = frame{headers: f.headers[:0], subset: subsetHint{addrs: f.subset.addrs[:0]}}
+	*f = frame{guarded: f.guarded, headers: f.headers[:0], subset: subsetHint{addrs: f.subset.addrs[:0]}}
 }
 
 // takeBody hands the body over to the caller.
@@ -99,6 +103,12 @@ const (
 	objectiveHeader    = "x-llm-d-inference-objective"
 	objectiveHeaderOld = "x-gateway-inference-objective"
 )
+
+// credentialHeaders are those in which clients say who they are.
+var credentialHeaders = [...]string{"authorization", "x-api-key", "api-key"}
+
+// loggingHeader is how a client tightens what of its prompt may be recorded.
+var loggingHeader = strings.ToLower(entry.HeaderLogging)
 
 var errProto = fmt.Errorf("not an external processing message")
 
@@ -258,7 +268,7 @@ func (f *frame) readHeaderMap(msg []byte) error {
 				value = b
 			}
 		}
-		if n := wanted(name); n != "" {
+		if n := wanted(name, f.guarded); n != "" {
 			f.headers = append(f.headers, header{n, text(value)})
 		}
 	}
@@ -284,7 +294,7 @@ func bytesField(msg []byte) (num protowire.Number, b, rest []byte, err error) {
 }
 
 // wanted returns the name of a header that a picker goes by, "" for all others.
-func wanted(name []byte) string {
+func wanted(name []byte, guarded bool) string {
 	switch string(name) {
 	case ":path":
 		return ":path"
@@ -300,6 +310,15 @@ func wanted(name []byte) string {
 		return "content-encoding"
 	case objectiveHeader, objectiveHeaderOld:
 		return objectiveHeader
+	case loggingHeader:
+		return loggingHeader
+	}
+	if guarded {
+		for _, n := range credentialHeaders {
+			if string(name) == n {
+				return n
+			}
+		}
 	}
 	return ""
 }

@@ -67,7 +67,7 @@ func (s *Stats) Picks() int64 {
 // own; the last one stands for all others.
 var refusalCodes = [...]string{
 	wire.CodeNoReplica, wire.CodeDeadline, wire.CodeOverloaded, wire.CodeTooLarge, wire.CodeModelNotFound,
-	wire.CodeInvalidJSON, wire.CodeMissing, "other",
+	wire.CodeInvalidJSON, wire.CodeMissing, wire.CodeRateLimited, wire.CodeUnauthorized, wire.CodeForbidden, "other",
 }
 
 func refusalIndex(code string) int {

@@ -98,29 +98,56 @@ func appendHeader(b []byte, name, value string) []byte {
 	return appendVarint(b, 3, overwriteIfExistsOrAdd)
 }
 
-// pick answers request headers, or a buffered body, with the destination in the
-// header and in the metadata. clear_route_cache lets a route that depends on the
-// header be chosen again.
-func (r *reply) pick(field fieldNumber, dest string) { r.set(pickMessage(field, dest, 0, nil)) }
+// change is what is done to the headers of a message on its way.
+type change struct {
+	set    []header // each overwrites
+	remove []string // in lower case
+}
 
-// buffered answers the body in BUFFERED mode: the pick, and the new body where the
-// model's name was replaced, with the length that the proxy checks.
-func (r *reply) buffered(body []byte, dest string) {
-	if body == nil {
-		r.pick(respRequestBody, dest)
-		return
+// size is the length of the HeaderMutation.
+func (c *change) size() (n int) {
+	for i := range c.set {
+		_, option := sizeHeader(c.set[i].name, c.set[i].value)
+		n += sizeBytes(option)
 	}
-	r.set(pickMessage(respRequestBody, dest, len(body), body))
+	for _, name := range c.remove {
+		n += sizeBytes(len(name))
+	}
+	return n
+}
+
+// append encodes HeaderMutation{set_headers = 1, remove_headers = 2}.
+func (c *change) append(b []byte) []byte {
+	for i := range c.set {
+		b = appendHeader(b, c.set[i].name, c.set[i].value)
+	}
+	for _, name := range c.remove {
+		b = appendString(b, 2, name)
+	}
+	return b
+}
+
+// pick answers request headers, or a buffered body, with the destination in the
+// header and in the metadata, and what else changes of the headers. clear_route_cache
+// lets a route that depends on the header be chosen again.
+func (r *reply) pick(field fieldNumber, dest string, more *change) {
+	r.set(pickMessage(field, dest, more, nil))
+}
+
+// buffered answers the body in BUFFERED mode: the pick, and the new body where it was
+// changed, with the length that the proxy checks.
+func (r *reply) buffered(body []byte, dest string, more *change) {
+	r.set(pickMessage(respRequestBody, dest, more, body))
 }
 
 // pickMessage encodes {field: {response: {header_mutation, body_mutation?,
 // clear_route_cache}}, dynamic_metadata}.
-func pickMessage(field fieldNumber, dest string, length int, body []byte) []byte {
+func pickMessage(field fieldNumber, dest string, more *change, body []byte) []byte {
 	_, option := sizeHeader(destinationHeader, dest)
-	mutation := sizeBytes(option)
+	mutation := sizeBytes(option) + more.size()
 	lengthText := ""
 	if body != nil {
-		lengthText = strconv.Itoa(length)
+		lengthText = strconv.Itoa(len(body))
 		_, option := sizeHeader("content-length", lengthText)
 		mutation += sizeBytes(option)
 	}
@@ -137,6 +164,9 @@ func pickMessage(field fieldNumber, dest string, length int, body []byte) []byte
 	b = appendHeader(b, destinationHeader, dest)
 	if body != nil {
 		b = appendHeader(b, "content-length", lengthText)
+	}
+	b = more.append(b)
+	if body != nil {
 		b = appendOpen(b, 3, sizeBytes(len(body)))
 		b = appendMessage(b, 1, body)
 	}
@@ -148,6 +178,18 @@ func pickMessage(field fieldNumber, dest string, length int, body []byte) []byte
 	b = appendOpen(b, 5, inner)
 	b = appendEntry(b, destinationHeader, sizeBytes(len(dest)))
 	return appendString(b, 3, dest)
+}
+
+// headers answers headers with what changes of them: {field: {response:
+// {header_mutation}}}.
+func (r *reply) headers(field fieldNumber, c *change) {
+	mutation := c.size()
+	common := sizeBytes(mutation)
+	b := make([]byte, 0, sizeBytes(sizeBytes(common)))
+	b = appendOpen(b, field, sizeBytes(common))
+	b = appendOpen(b, 1, common)
+	b = appendOpen(b, 2, mutation)
+	r.set(c.append(b))
 }
 
 // sizeStruct is the length of a google.protobuf.Struct with one field whose Value
@@ -217,11 +259,8 @@ var eosField = mem.SliceBuffer{2<<3 | byte(protowire.VarintType), 1}
 // immediate ends the request with a response of our own.
 func (r *reply) immediate(status int, set []header, body []byte, details string) {
 	m := appendMessage(nil, 1, appendVarint(nil, 1, uint64(status)))
-	var h []byte
-	for _, s := range set {
-		h = appendHeader(h, s.name, s.value)
-	}
-	m = appendMessage(m, 2, h)
+	c := change{set: set}
+	m = appendMessage(m, 2, c.append(nil))
 	m = appendMessage(m, 3, body)
 	m = appendString(m, 5, details)
 	r.set(appendMessage(nil, respImmediate, m))

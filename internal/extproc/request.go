@@ -3,7 +3,6 @@
 package extproc
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"google.golang.org/grpc/mem"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/prefix"
@@ -42,29 +42,24 @@ func (w *workspace) done() {
 // question is what a pool is asked, and what the answer needs beside the pick.
 type question struct {
 	req   fleet.Request
-	pool  *flow.Flow
-	read  bool   // the request was read, as opposed to its headers only
-	body  []byte // what is here of the body with the model's name replaced; nil: as it is
-	alias string // name that the client used, where it is not the engine's
+	to    entry.Target // where it leads; without a name where only its headers were read
+	n     int          // answers that it asks for
+	read  bool         // the request was read, as opposed to its headers only
+	body  []byte       // what is here of the body with the model's name replaced; nil: as it is
+	alias string       // name that the client used, where it is not the engine's
 }
-
-// mediaTokens is what an image or sound counts as in a prompt, in tokens, as in the
-// gateway: between what engines make of a small picture and of one of a megapixel.
-const mediaTokens = 768
-
-// maxNameInMessage bounds a client's model name in our error messages, in bytes.
-const maxNameInMessage = 100
 
 // build makes the question for a request of which all is here.
 func (ss *session) build() (*question, *wire.Error) {
 	q := ss.question()
-	if ss.size == 0 && ss.gotBody && generates(ss.surface) && !ss.opaque {
+	if ss.size == 0 && ss.gotBody && ss.surface.Generates() && !ss.opaque {
 		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body is empty"}
 	}
 	if ss.size == 0 || ss.opaque {
-		if q.pool = ss.anyPool(); q.pool == nil {
+		if q.to = ss.anyPool(); q.to.Pool == nil {
 			return nil, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, Message: "no pool is configured"}
 		}
+		ss.callers(&q.req)
 		return q, nil
 	}
 	w := workspaces.Get().(*workspace)
@@ -73,43 +68,42 @@ func (ss *session) build() (*question, *wire.Error) {
 		ss.join()
 	}
 	text := w.contiguous(ss.body)
-	if err := wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}); err != nil {
-		var bad *wire.BadRequest
-		if errors.As(err, &bad) {
-			return nil, wire.FromBadRequest(bad)
-		}
-		return nil, &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
+	if fault := ss.srv.o.Door.Scan(&w.scan, ss.surface, "", text); fault != nil {
+		return nil, fault
 	}
 	return q, ss.fill(q, w, text, text)
 }
 
 // question starts a question with what the headers said.
 func (ss *session) question() *question {
-	o := &ss.srv.o
-	return &question{req: fleet.Request{
-		ID: ss.id, Surface: ss.surface, PromptTokens: 1, BlockTokens: 1,
-		Arrived: o.Clock(), Subset: ss.subset.addrs, SubsetOnly: ss.subset.present, Alternatives: o.Fallbacks,
-	}}
+	q := &question{n: 1, req: fleet.Request{Surface: ss.surface, PromptTokens: 1, BlockTokens: 1, Arrived: ss.srv.o.Clock()}}
+	ss.label(&q.req)
+	return q
+}
+
+// label puts on a request what the proxy said of it.
+func (ss *session) label(r *fleet.Request) {
+	r.ID, r.Subset, r.SubsetOnly, r.Alternatives = ss.id, ss.subset.addrs, ss.subset.present, ss.srv.o.Fallbacks
 }
 
 // anyPool returns the pool of a request that names no model: the one that the
 // subset hint points into, else the first with a ready endpoint, else the first.
-func (ss *session) anyPool() *flow.Flow {
+func (ss *session) anyPool() entry.Target {
 	pools := ss.srv.o.Catalogue.Pools()
 	for _, p := range pools {
-		snap := p.Snapshot()
+		snap := p.Pool.Snapshot()
 		if snap == nil {
 			continue
 		}
 		for i := range snap.Endpoints {
 			e := &snap.Endpoints[i]
-			if e.Phase == fleet.PhaseReady && (len(ss.subset.addrs) == 0 || slices.Contains(ss.subset.addrs, hostPort(e.URL))) {
+			if e.Phase == fleet.PhaseReady && (len(ss.subset.addrs) == 0 || slices.Contains(ss.subset.addrs, fleet.HostPort(e.URL))) {
 				return p
 			}
 		}
 	}
 	if len(pools) == 0 {
-		return nil
+		return entry.Target{}
 	}
 	return pools[0]
 }
@@ -117,34 +111,37 @@ func (ss *session) anyPool() *flow.Flow {
 // fill completes a question from what was scanned in text. here is the text that
 // the proxy sent of it.
 func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Error {
-	o := &ss.srv.o
 	name := string(w.scan.Model)
 	if name == "" {
-		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeMissing, Param: "model", Message: "model is missing"}
+		return entry.MissingModel()
 	}
-	wanted := ss.rewritten(name)
-	pool, model, adapter, ok := o.Catalogue.Resolve(wanted)
-	if !ok {
-		return &wire.Error{Status: http.StatusNotFound, Code: wire.CodeModelNotFound, Param: "model",
-			Message: "the model `" + name[:min(len(name), maxNameInMessage)] + "` does not exist or is not served here"}
+	to, ok := ss.srv.o.Catalogue.Resolve(ss.rewritten(name))
+	if !ok || !ss.terms.who.MayUse(&to.Place) {
+		return entry.UnknownModel(name)
 	}
-	q.pool, q.read = pool, true
-	r, s := &q.req, &w.scan
-	r.Model, r.Adapter, r.Stream, r.MaxTokens, r.Session = model, adapter, s.Stream, s.MaxTokens, s.CacheKey
-	if rules := ss.rules(pool); rules != nil {
-		r.Class = rules.Class(ss.objective)
+	q.to, q.read, q.n = to, true, w.scan.N
+	door := ss.srv.o.Door
+	salt := door.Salt(&ss.terms.who, &w.scan)
+	r := &q.req
+	door.Fill(r, &w.scan, text, &w.hasher, &to.Place, salt, to.Pool.BytesPerToken(to.Model))
+	r.Blocks = slices.Clone(r.Blocks)
+	ss.label(r)
+	ss.callers(r)
+	if rules := ss.rules(to.Pool); rules != nil {
+		// Naming an objective may make a request less urgent than its key, never more.
+		r.Class = max(r.Class, rules.Class(ss.objective))
 	}
-	w.hasher.Reset(prefix.Seed(o.HashKey, model, adapter, string(s.CacheSalt)), o.BlockBytes)
-	s.Feed(text, &w.hasher)
-	r.Blocks = slices.Clone(w.hasher.Blocks())
-	ss.measure(r, s, w.hasher.Bytes(), pool.BytesPerToken(model))
-	engineName := model
-	if adapter != "" {
-		engineName = adapter
-	}
-	if engineName != name {
+	var edits []wire.Edit
+	if engine := to.EngineName(); engine != name {
 		q.alias = name
-		q.body = wire.SpliceModel(make([]byte, 0, len(here)+len(engineName)), here, s.ModelSpan, engineName)
+		edits = append(edits, wire.Edit{At: w.scan.ModelSpan, New: string(wire.AppendString(nil, engine))})
+	}
+	if salt != "" {
+		edits = append(edits, w.scan.SetSalt(salt))
+	}
+	if len(edits) > 0 {
+		head, tail := wire.Splice(here, edits)
+		q.body = append(head[:len(head):len(head)], tail...)
 	}
 	return nil
 }
@@ -165,9 +162,9 @@ func (ss *session) rewritten(name string) string {
 	}
 	key := xxh3.HashString(ss.id)
 	general, found := name, false
-	home, _, _, known := ss.srv.o.Catalogue.Resolve(name)
+	home, known := ss.srv.o.Catalogue.Resolve(name)
 	for _, p := range ss.srv.o.Catalogue.Pools() {
-		rules := ss.rules(p)
+		rules := ss.rules(p.Pool)
 		if rules == nil {
 			continue
 		}
@@ -175,25 +172,11 @@ func (ss *session) rewritten(name string) string {
 		switch {
 		case ok && exact:
 			return to
-		case ok && !found && (!known || p == home):
+		case ok && !found && (!known || p.Pool == home.Pool):
 			general, found = to, true
 		}
 	}
 	return general
-}
-
-// measure estimates the prompt's length in tokens from hashed bytes of text.
-func (ss *session) measure(r *fleet.Request, s *wire.Scan, hashed int, perToken float64) {
-	block := float64(ss.srv.o.BlockBytes)
-	if s.TokenIDs == 0 && s.Media == 0 {
-		r.PromptBytes = hashed
-		r.PromptTokens = max(1, int(float64(hashed)/perToken))
-		r.BlockTokens = block / perToken
-		return
-	}
-	// Numbers and media have tokens of their own: PromptBytes stays unknown.
-	r.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*mediaTokens)
-	r.BlockTokens = float64(r.PromptTokens) * block / max(float64(hashed), block)
 }
 
 // buildEarly makes the question on the beginning of a body, which names the model.
@@ -202,8 +185,9 @@ func (ss *session) measure(r *fleet.Request, s *wire.Scan, hashed int, perToken 
 func (ss *session) buildEarly() (q *question, ok bool) {
 	if ss.opaque {
 		q = ss.question()
-		q.pool = ss.anyPool()
-		return q, q.pool != nil
+		q.to = ss.anyPool()
+		ss.callers(&q.req)
+		return q, q.to.Pool != nil
 	}
 	cut, closing, ok := ss.track.complete()
 	if !ok {
@@ -213,7 +197,7 @@ func (ss *session) buildEarly() (q *question, ok bool) {
 	defer w.done()
 	here := w.contiguous(ss.body)
 	text := append(append(make([]byte, 0, cut+len(closing)), here[:cut]...), closing...)
-	if wire.ScanRequest(&w.scan, ss.surface, text, wire.Limits{}) != nil || w.scan.ModelSpan.End > cut {
+	if ss.srv.o.Door.Scan(&w.scan, ss.surface, "", text) != nil || w.scan.ModelSpan.End > cut {
 		return nil, false
 	}
 	q = ss.question()
@@ -285,14 +269,6 @@ func surfaceOf(path string) (s fleet.Surface, known bool) {
 		}
 	}
 	return fleet.SurfaceCompletions, false
-}
-
-func generates(s fleet.Surface) bool {
-	switch s {
-	case fleet.SurfaceChat, fleet.SurfaceCompletions, fleet.SurfaceResponses, fleet.SurfaceMessages:
-		return true
-	}
-	return false
 }
 
 // validID accepts an id that a proxy or client made: it goes into logs and

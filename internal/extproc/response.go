@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"github.com/penstock-project/penstock/internal/admit"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -39,6 +40,10 @@ func (ss *session) responseHeaders(f *frame) error {
 		ss.firstToken()
 		ss.expire()
 	}
+	if len(ss.terms.head) > 0 && ss.terms.lease != nil {
+		ss.out.headers(respResponseHeaders, &change{set: ss.terms.head})
+		return ss.send()
+	}
 	return ss.empty(respResponseHeaders)
 }
 
@@ -64,6 +69,10 @@ func (ss *session) firstToken() {
 
 func (ss *session) responseBody(f *frame) error {
 	body := ss.read(f.takeBody())
+	if ss.terms.stopped {
+		body.Free()
+		return ss.cut()
+	}
 	if f.endOfStream {
 		ss.answered = true
 		ss.scan.Close()
@@ -81,6 +90,7 @@ func (ss *session) read(body mem.BufferSlice) mem.BufferSlice {
 	var renamed mem.BufferSlice
 	for i, b := range body {
 		in := b.ReadOnlyData()
+		ss.terms.bytes += len(in)
 		out := ss.scan.Feed(in)
 		if ss.alias == "" {
 			continue
@@ -100,6 +110,7 @@ func (ss *session) read(body mem.BufferSlice) mem.BufferSlice {
 	if ss.grant != nil && ss.scan.Frames > ss.counted {
 		ss.firstToken()
 		ss.grant.Tokens(ss.scan.Frames - ss.counted)
+		ss.terms.stopped = ss.terms.lease.Count(ss.scan.Frames-ss.counted) && ss.terms.lease.Hard()
 		ss.counted = ss.scan.Frames
 	}
 	if renamed != nil {
@@ -119,15 +130,21 @@ func (ss *session) expire() {
 	ss.srv.Stats.Unseen.Add(1)
 	o := fleet.Outcome{Kind: fleet.OutcomeOK, Status: ss.status, FirstToken: ss.first,
 		PromptTokens: fleet.UnknownTokens, CachedTokens: fleet.UnknownTokens, OutputTokens: fleet.UnknownTokens}
+	lease := ss.terms.lease
+	ss.terms.lease = nil // settled here
 	if ss.status >= 400 {
 		o.Kind = kindOf(ss.status)
 		o.End = ss.srv.o.Clock()
+		lease.Settle(admit.Usage{Requests: 1}, false)
 		g.Done(o)
 		return
 	}
 	clock := ss.srv.o.Clock
 	time.AfterFunc(g.ExpectedDecode(), func() {
 		o.End = clock()
+		if lease != nil {
+			lease.Settle(admit.Usage{Requests: 1, Prompt: lease.Prompt(), Output: int64(g.ExpectedOutput())}, false)
+		}
 		g.Done(o)
 	})
 }
@@ -145,6 +162,7 @@ func (ss *session) finish() {
 	ss.in.reset()
 	g := ss.grant
 	if g == nil {
+		ss.terms.lease.Settle(admit.Usage{}, false)
 		if !ss.decided {
 			ss.srv.Stats.ClientGone[0].Add(1)
 		}
@@ -159,8 +177,11 @@ func (ss *session) finish() {
 		o.PromptTokens, o.CachedTokens, o.OutputTokens = a.PromptTokens, a.CachedTokens, a.Tokens()
 	}
 	switch {
+	case ss.terms.stopped:
+		// The replica did what it was asked for.
 	case ss.refused != 0:
 		o.Kind, o.Status = fleet.OutcomeRefused, ss.refused
+		ss.settle(&o)
 		g.Done(o)
 		return
 	case ss.status >= 400:
@@ -182,5 +203,6 @@ func (ss *session) finish() {
 	} else {
 		ss.srv.Stats.Completed.Add(1)
 	}
+	ss.settle(&o)
 	g.Done(o)
 }

@@ -17,8 +17,10 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/prefix"
 )
 
 // streamWorkers is how many goroutines take streams one after another; more streams
@@ -34,12 +36,12 @@ var HealthServices = []string{"", "liveness", "readiness", ServiceName, "inferen
 
 // Catalogue finds the pool of a model.
 type Catalogue interface {
-	// Resolve returns the pool that serves the name a client asked for, and the
-	// model and adapter as its engines know them. ok is false for an unknown name.
-	Resolve(name string) (pool *flow.Flow, model, adapter string, ok bool)
-	// Pools returns all pools, the default one first: it takes requests that name
-	// no model.
-	Pools() []*flow.Flow
+	// Resolve returns where the name leads that a client asked for. ok is false for
+	// an unknown name.
+	Resolve(name string) (to entry.Target, ok bool)
+	// Pools returns all pools, without names, the default one first: it takes requests
+	// that name no model. The caller does not change the list.
+	Pools() []entry.Target
 }
 
 // Rules are what the operators of a pool said of its requests beside the catalogue.
@@ -60,11 +62,13 @@ type Options struct {
 	Rules func(*flow.Flow) Rules
 	Clock func() fleet.Time // nil: the wall clock
 	Log   *slog.Logger      // nil: discard
-	// HashKey keys the block hashes; the same in all routers of a fleet that
-	// exchange what they know.
-	HashKey uint64
-	// BlockBytes is the size of a prefix block, default 512.
-	BlockBytes int
+	// Door says who may enter and on what terms, shared with the other doors of a
+	// server; nil: everybody, without limits.
+	Door *entry.Door
+	// Optional lets a request without any credential enter as nobody in particular,
+	// for proxies that have asked who it is already. One that is not valid is refused
+	// all the same.
+	Optional bool
 	// MaxBody is the largest request body in bytes, default 128 MiB. Larger ones
 	// are refused with 413.
 	MaxBody int
@@ -109,8 +113,8 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.BlockBytes <= 0 {
-		o.BlockBytes = 512
+	if o.Door == nil {
+		o.Door = &entry.Door{Auth: entry.Anonymous{}, BlockBytes: prefix.DefaultBlockBytes, Clock: o.Clock}
 	}
 	if o.MaxBody <= 0 {
 		o.MaxBody = 128 << 20

@@ -11,6 +11,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/route"
@@ -23,11 +24,12 @@ type onePool struct {
 	alias string
 }
 
-func (c onePool) Resolve(name string) (*flow.Flow, string, string, bool) {
-	return c.flow, c.model, "", name == "" || name == c.model || name == c.alias
+func (c onePool) Resolve(name string) (entry.Target, bool) {
+	return entry.Target{Pool: c.flow, Place: entry.Place{Name: name, Model: c.model, Rename: name != c.model}},
+		name == "" || name == c.model || name == c.alias
 }
 
-func (c onePool) Pools() []*flow.Flow { return []*flow.Flow{c.flow} }
+func (c onePool) Pools() []entry.Target { return []entry.Target{{Pool: c.flow}} }
 
 func newPool(t testing.TB, n int) *flow.Flow {
 	t.Helper()

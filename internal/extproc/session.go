@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -53,6 +54,8 @@ type session struct {
 	track   tracker // of a body that is too large to wait for
 	tracked int     // parts of body that track has seen
 
+	terms terms // on which the caller is in
+
 	decided  bool // the pick was tried
 	named    bool // an endpoint was named to the proxy
 	trailers bool // trailers end the request
@@ -79,6 +82,7 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	defer s.Stats.Open.Add(-1)
 	ss := &session{srv: s, stream: stream, ctx: stream.Context(), length: -1,
 		requestMode: modeFullDuplexStreamed, responseMode: modeFullDuplexStreamed}
+	ss.in.guarded = s.o.Door.Guarded()
 	defer ss.finish()
 	for {
 		if err := stream.RecvMsg(&ss.in); err != nil {
@@ -114,7 +118,7 @@ func (ss *session) afterFault() error {
 	}
 	dest := ss.anyEndpoint()
 	if dest == "" {
-		return ss.refuse(refusal(nil))
+		return ss.refuse(entry.Fault(nil))
 	}
 	ss.decided = true
 	ss.srv.Stats.Picked[Blind].Add(1)
@@ -126,12 +130,12 @@ func (ss *session) afterFault() error {
 func (ss *session) anyEndpoint() string {
 	var ready []string
 	for _, p := range ss.srv.o.Catalogue.Pools() {
-		snap := p.Snapshot()
+		snap := p.Pool.Snapshot()
 		if snap == nil {
 			continue
 		}
 		for i := range snap.Endpoints {
-			hp := hostPort(snap.Endpoints[i].URL)
+			hp := fleet.HostPort(snap.Endpoints[i].URL)
 			if snap.Endpoints[i].Phase == fleet.PhaseReady && (!ss.subset.present || slices.Contains(ss.subset.addrs, hp)) {
 				ready = append(ready, hp)
 			}
@@ -225,6 +229,8 @@ func (ss *session) requestHeaders(f *frame) error {
 			coded = h.value != "identity"
 		case objectiveHeader:
 			ss.objective = h.value
+		default:
+			ss.terms.note(h)
 		}
 	}
 	ss.subset = subsetHint{present: f.subset.present}
@@ -238,6 +244,9 @@ func (ss *session) requestHeaders(f *frame) error {
 		ss.id = "ps-" + ss.srv.o.RouterID + "-" + strconv.FormatUint(ss.srv.seq.Add(1), 36)
 	}
 	ss.tryAt = ss.srv.o.EarlyBody
+	if fault := ss.admit(known, coded); fault != nil {
+		return ss.refuse(fault)
+	}
 	switch {
 	case ss.length > ss.srv.o.MaxBody:
 		return ss.refuse(ss.tooLarge())
@@ -351,6 +360,10 @@ func (ss *session) refuse(e *wire.Error) error {
 	if reason := droppedReason(e.Code); reason != "" {
 		set = append(set, header{"x-llm-d-request-dropped-reason", reason})
 	}
+	if e.Status == http.StatusUnauthorized {
+		set = append(set, header{"www-authenticate", "Bearer"})
+	}
+	set = append(set, ss.terms.head...)
 	if e.RetryAfter > 0 {
 		set = append(set, header{"retry-after", strconv.Itoa(int((e.RetryAfter + time.Second - 1) / time.Second))})
 	}
@@ -410,23 +423,29 @@ func (ss *session) early() error {
 func (ss *session) pick(ask *question, end bool) error {
 	ss.decided = true
 	start := ask.req.Arrived
+	if fault := ss.reserve(ask); fault != nil {
+		return ss.refuse(fault)
+	}
 	ctx, cancel := context.WithTimeout(ss.ctx, ss.srv.o.PickTimeout)
-	g, err := ask.pool.Acquire(ctx, &ask.req)
+	g, err := ss.srv.o.Door.Acquire(ctx, ask.to.Pool, &ask.req)
 	cancel()
 	if err != nil {
 		if ss.ctx.Err() != nil {
 			ss.srv.Stats.ClientGone[0].Add(1)
 			return errEnd
 		}
-		return ss.refuse(refusal(err))
+		return ss.refuse(refusal(err, ask.to.Pool))
 	}
 	ss.grant, ss.alias = g, ask.alias
+	if a := ask.to.Authorization; a != "" {
+		ss.terms.change.set = append(ss.terms.change.set, header{"authorization", a})
+	}
 	now := ss.srv.o.Clock()
 	ss.srv.metrics.pick.Observe(now.Seconds(start))
 	id, _ := g.Endpoint()
 	basis := HeadersOnly
 	if ask.read {
-		basis = ss.srv.basis(ask.pool, id, now)
+		basis = ss.srv.basis(ask.to.Pool, id, now)
 	}
 	ss.srv.Stats.Picked[basis].Add(1)
 	return ss.answer(ss.destination(), ask.body, end)
@@ -438,14 +457,14 @@ func (ss *session) answer(dest string, changed []byte, end bool) error {
 	ss.named = true
 	if ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial {
 		if !ss.gotBody { // the request ended with its headers
-			ss.out.pick(respRequestHeaders, dest)
+			ss.out.pick(respRequestHeaders, dest, &ss.terms.change)
 			return ss.send()
 		}
 		ss.release()
-		ss.out.buffered(changed, dest)
+		ss.out.buffered(changed, dest, &ss.terms.change)
 		return ss.send()
 	}
-	ss.out.pick(respRequestHeaders, dest)
+	ss.out.pick(respRequestHeaders, dest, &ss.terms.change)
 	if err := ss.send(); err != nil {
 		return err
 	}
@@ -483,34 +502,30 @@ func (ss *session) sendBody(field fieldNumber, body mem.BufferSlice, end bool) e
 // destination is the ordered list of endpoints, the pick first.
 func (ss *session) destination() string {
 	_, url := ss.grant.Endpoint()
-	ss.list = append(ss.room[:0], hostPort(url))
+	ss.list = append(ss.room[:0], fleet.HostPort(url))
 	for _, u := range ss.grant.Alternatives() {
-		ss.list = append(ss.list, hostPort(u))
+		ss.list = append(ss.list, fleet.HostPort(u))
 	}
 	return strings.Join(ss.list, ",")
 }
 
-func hostPort(url string) string {
-	if _, rest, ok := strings.Cut(url, "://"); ok {
-		url = rest
-	}
-	hp, _, _ := strings.Cut(url, "/")
-	return hp
-}
-
-func refusal(err error) *wire.Error {
+// refusal makes the answer to a request that got no place in a pool. What is too busy
+// to take it in time is 429 in the endpoint picker protocol; 503 means that there is
+// no endpoint.
+func refusal(err error, pool *flow.Flow) *wire.Error {
 	var none *flow.NoReplicaError
-	var own *wire.Error
 	switch {
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &none):
-		return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica,
-			Message: none.Reason, RetryAfter: max(none.RetryAfter, time.Second)}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeDeadline,
+		e := &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeDeadline,
 			Message: "no replica could take the request in time", RetryAfter: time.Second}
+		if snap := pool.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 {
+			e.Status = http.StatusTooManyRequests
+		}
+		return e
+	case errors.As(err, &none) && none.Late:
+		e := entry.Fault(err)
+		e.Status = http.StatusTooManyRequests
+		return e
 	}
-	return &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica,
-		Message: "no replica can take the request", RetryAfter: time.Second}
+	return entry.Fault(err)
 }

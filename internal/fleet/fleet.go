@@ -10,6 +10,7 @@ package fleet
 
 import (
 	"math"
+	"strings"
 	"time"
 )
 
@@ -185,4 +186,14 @@ func indexOf(names []string, s string) (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// HostPort returns host:port of a base URL such as http://10.0.0.1:8000/x, the form
+// in which proxies name endpoints. It does not allocate.
+func HostPort(url string) string {
+	if _, rest, ok := strings.Cut(url, "://"); ok {
+		url = rest
+	}
+	hp, _, _ := strings.Cut(url, "/")
+	return hp
 }

@@ -28,6 +28,7 @@ type Grant struct {
 	cached    int
 	ttft      time.Duration
 	decode    time.Duration
+	output    int
 	held      time.Duration
 	first     fleet.Time
 	attempts  int
@@ -71,7 +72,7 @@ func (g *Grant) take(s *dispatch.Send) {
 		if n := g.req.Alternatives; n > 0 {
 			g.alts = g.f.d.Alternatives(s.Decision, n, g.alts[:0])
 		}
-		g.decode = expectedDecode(s.Decision)
+		g.decode, g.output = expectedDecode(s.Decision), int(s.Decision.Context.MeanOutput)
 		g.cached = s.Decision.PredictedCached
 		g.ttft = time.Duration(s.Decision.PredictedTTFTMS * 1e6)
 	}
@@ -114,6 +115,10 @@ func (g *Grant) Alternatives() []string { return g.alts }
 // ExpectedDecode returns how long an answer of the usual length takes from its
 // first token to its end; 0 where the policy prices nothing.
 func (g *Grant) ExpectedDecode() time.Duration { return g.decode }
+
+// ExpectedOutput returns how many tokens an answer of the pool usually has; 0 where
+// the policy prices nothing.
+func (g *Grant) ExpectedOutput() int { return g.output }
 
 // expectedDecode is the usual output at the speed of a step of the chosen endpoint.
 func expectedDecode(d *route.Decision) time.Duration {

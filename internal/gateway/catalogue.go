@@ -111,15 +111,14 @@ func (c *Catalogue) add(t *target) error {
 	return nil
 }
 
-// Resolve returns the pool that serves the name a client asked for, and the model
-// and adapter as its engines know them. An empty name stands for a request that
-// names no model: it leads to the only model there is.
-func (c *Catalogue) Resolve(name string) (pool *flow.Flow, model, adapter string, ok bool) {
+// Resolve returns where a name leads. An empty name stands for a request that names
+// no model: it leads to the only model there is.
+func (c *Catalogue) Resolve(name string) (to entry.Target, ok bool) {
 	t := c.find([]byte(name))
 	if t == nil {
-		return nil, "", "", false
+		return entry.Target{}, false
 	}
-	return t.pool.Flow, t.Model, t.Adapter, true
+	return entry.Target{Place: t.Place, Pool: t.pool.Flow, Authorization: t.pool.Authorization}, true
 }
 
 // find returns where name leads; nil where it leads nowhere.

@@ -154,8 +154,8 @@ func TestModelsFromTheReplicas(t *testing.T) {
 	if err != nil || res.StatusCode != 200 {
 		t.Errorf("%v %v", res, err)
 	}
-	if _, model, adapter, ok := f.h.catalogue.Load().Resolve("sql"); !ok || model != "org/base" || adapter != "sql" {
-		t.Errorf("%q %q %v", model, adapter, ok)
+	if to, ok := f.h.catalogue.Load().Resolve("sql"); !ok || to.Model != "org/base" || to.Adapter != "sql" {
+		t.Errorf("%+v %v", to, ok)
 	}
 }
 
