@@ -15,6 +15,7 @@ import (
 // log learn what became of it.
 func (c *call) account() {
 	c.settle()
+	c.h.conns.leave(c.streamOf)
 	if c.grant != nil {
 		c.outcome.Status = c.status
 		c.grant.Done(c.outcome)

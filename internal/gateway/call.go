@@ -42,8 +42,9 @@ type call struct {
 	rest   func()      // what is to do after the server is done with the request; nil: nothing
 	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
 
-	quota quota
-	salt  string // cache salt that replicas get; "": the client's
+	streamOf *holder // whose streams it counts among; nil: nobody's
+	quota    quota
+	salt     string // cache salt that replicas get; "": the client's
 
 	moved  bool // it was sent elsewhere, though it may have been executed
 	began  bool // the status line is on its way to the client
@@ -123,6 +124,7 @@ func (c *call) prepare() error {
 		return methodFault(c.w, "POST")
 	}
 	stripInternal(r.Header)
+	c.closeAmbiguous()
 	who, fault := c.h.door.Auth.Authenticate(r)
 	if fault != nil {
 		return fault
@@ -130,6 +132,9 @@ func (c *call) prepare() error {
 	c.who = who
 	if !who.MayCall(c.route.surface) {
 		return &wire.Error{Status: http.StatusForbidden, Code: wire.CodeForbidden, Message: "this key may not use " + c.route.path}
+	}
+	if fault := c.enterDoor(); fault != nil {
+		return fault
 	}
 	if err := c.precheck(); err != nil {
 		return err
@@ -145,7 +150,7 @@ func (c *call) prepare() error {
 	}
 	c.buf, c.body = buf, buf.b[:n]
 	c.read = time.Now()
-	t, err := c.h.understand(&c.scan, &c.hasher, c.route.surface, c.body, &c.req, &c.who, &c.salt)
+	t, err := c.understand()
 	if err != nil {
 		return err
 	}
@@ -163,12 +168,23 @@ func (c *call) prepare() error {
 	return nil
 }
 
-// understand scans a body and makes of it the request that a pool decides on. salt
-// becomes the cache salt that replicas must get, "" where the client's stands.
-func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.Surface, body []byte, req *fleet.Request, who *entry.Identity, salt *string) (*target, error) {
-	if fault := entry.Scan(s, surface, body); fault != nil {
+// understand scans the body and makes of it the request that a pool decides on.
+func (c *call) understand() (*target, error) {
+	h := c.h
+	if fault := h.door.Scan(&c.scan, c.route.surface, c.r.Header.Get("Content-Type"), c.body); fault != nil {
 		return nil, fault
 	}
+	t, err := h.place(&c.scan)
+	if err != nil {
+		return nil, err
+	}
+	c.salt = h.door.Salt(&c.who, &c.scan)
+	h.door.Fill(&c.req, &c.scan, c.body, &c.hasher, &t.Place, c.salt, t.pool.Flow.BytesPerToken(t.Model))
+	return t, nil
+}
+
+// place returns where the model that a body names leads.
+func (h *Handler) place(s *wire.Scan) (*target, error) {
 	t := h.catalogue.Load().find(s.Model)
 	if t == nil && len(s.Model) == 0 {
 		return nil, entry.MissingModel()
@@ -176,8 +192,6 @@ func (h *Handler) understand(s *wire.Scan, hasher *prefix.Hasher, surface fleet.
 	if t == nil {
 		return nil, entry.UnknownModel(string(s.Model))
 	}
-	*salt = h.door.Salt(who, s)
-	h.door.Fill(req, s, body, hasher, &t.Place, *salt, t.pool.Flow.BytesPerToken(t.Model))
 	return t, nil
 }
 
@@ -213,10 +227,13 @@ func (c *call) splice() {
 	o := &c.out
 	edits := make([]wire.Edit, 0, 3)
 	if at := c.scan.ModelSpan; c.target.Rename && at.Len() > 0 {
-		edits = append(edits, wire.Edit{At: at, New: string(wire.AppendString(nil, c.target.EngineName()))})
+		edits = append(edits, c.scan.ModelEdit(c.target.EngineName()))
 	}
 	if c.quota.strip {
 		edits = append(edits, c.scan.AskUsage())
+	}
+	if at := c.scan.PrioritySpan; at.Len() > 0 && c.who.Ours {
+		edits = append(edits, wire.Edit{At: at, New: "0"}) // the key says how urgent it is
 	}
 	if c.salt != "" {
 		edits = append(edits, c.scan.SetSalt(c.salt))

@@ -241,7 +241,7 @@ func TestBodySizes(t *testing.T) {
 				if res.StatusCode != 200 || length != int64(n) {
 					t.Errorf("%d bytes: %d, %d sent on", n, res.StatusCode, length)
 				}
-			} else if res.StatusCode != 413 || length != 0 || !strings.Contains(string(text), "33554432") || !strings.Contains(string(text), "request_too_large") || res.Close {
+			} else if res.StatusCode != 413 || length != 0 || !strings.Contains(string(text), "33554432") || !strings.Contains(string(text), "request_too_large") || res.Close != chunked {
 				t.Errorf("%d bytes: %d, close %v, %s", n, res.StatusCode, res.Close, text)
 			}
 		}

@@ -21,7 +21,7 @@ var faithful = []struct{ name, path, body string }{
 	{"plain", "/v1/chat/completions", chatBody},
 	{"order and space", "/v1/chat/completions", " {\n\t\"z\": 1 , \"messages\" : [ ] , \"model\" : \"m\" , \"a\":[ 1,2 ] }\n"},
 	{"max_tokens", "/v1/chat/completions", `{"model":"m","max_tokens":5,"messages":[]}`},
-	{"unknown members", "/v1/chat/completions", `{"guided_json":{"type":"object"},"cache_salt":"s","kv_transfer_params":{"do":true},"top_k":5,"x_new":[{}],"model":"m","messages":[]}`},
+	{"unknown members", "/v1/chat/completions", `{"guided_json":{"type":"object"},"cache_salt":"s","vllm_xargs":{"do":true},"top_k":5,"x_new":[{}],"model":"m","messages":[]}`},
 	{"unknown in a message", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"a","x_new":{"b":1}}]}`},
 	{"unread key twice", "/v1/chat/completions", `{"model":"m","messages":[],"x":1,"x":2,"stop":"a","stop":"b"}`},
 	{"big integer", "/v1/chat/completions", `{"model":"m","messages":[],"big":123456789012345678901234567890,"seed":9007199254740993}`},

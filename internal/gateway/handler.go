@@ -39,6 +39,10 @@ type Options struct {
 	// MaxBody bounds one request body in bytes; 0: 32 MiB. MaxBodies bounds all
 	// bodies that are here at a time; 0: 1 GiB.
 	MaxBody, MaxBodies int64
+	// Limits bound what a body may ask for; the zero value: the defaults.
+	Limits wire.Limits
+	// Conns bound connections and streams; the zero value: nothing does.
+	Conns ConnLimits
 	// Registerer takes the metrics; nil: they are counted and not shown.
 	Registerer prometheus.Registerer
 	// Clock is that of the pools; nil: the wall clock.
@@ -65,6 +69,7 @@ type Handler struct {
 	inFlight  atomic.Int64
 	draining  atomic.Bool
 	lines     lineBudget
+	conns     connections
 }
 
 // New returns a Handler.
@@ -91,7 +96,8 @@ func New(o Options) *Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	h := &Handler{o: o, ids: newIDs(o.Router), bodies: bodies{most: o.MaxBody, mostHeld: max(o.MaxBodies, o.MaxBody)}}
-	h.door = &entry.Door{Auth: o.Auth, Quotas: o.Quotas, HashKey: o.HashKey, BlockBytes: o.BlockBytes, Clock: o.Clock}
+	h.door = &entry.Door{Auth: o.Auth, Quotas: o.Quotas, HashKey: o.HashKey, BlockBytes: o.BlockBytes, Limits: o.Limits, Clock: o.Clock}
+	h.conns.most = o.Conns
 	h.catalogue.Store(o.Catalogue)
 	h.calls.New = func() any { return newCall(h) }
 	h.metrics = newMetrics(h, o.Registerer)

@@ -179,13 +179,15 @@ var (
 	descDials    = prometheus.NewDesc("penstock_gateway_upstream_dials_total", "Connections opened to replicas, by result.", []string{"result"}, nil)
 	descReused   = prometheus.NewDesc("penstock_gateway_upstream_reused_total", "Requests over a connection that was used before.", nil, nil)
 	descClosed   = prometheus.NewDesc("penstock_gateway_upstream_found_closed_total", "Idle connections that were closed, or too old, before their next use.", nil, nil)
+	descClients  = prometheus.NewDesc("penstock_gateway_connections", "Connections of clients, without those that a stream took over.", nil, nil)
+	descShut     = prometheus.NewDesc("penstock_gateway_connections_refused_total", "Connections that were closed at once because there were too many.", nil, nil)
 	descPool     = prometheus.NewDesc("penstock_gateway_pool_requests", "Requests of a pool: sent and not ended, or held by the router.", []string{"pool", "state"}, nil)
 	descEndpoint = prometheus.NewDesc("penstock_gateway_endpoint_in_flight", "Requests at a replica, as this gateway counts them.", []string{"pool", "endpoint"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *stateCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descInFlight, descBodies, descConns, descDials, descReused, descClosed, descPool, descEndpoint} {
+	for _, d := range []*prometheus.Desc{descInFlight, descBodies, descConns, descDials, descReused, descClosed, descClients, descShut, descPool, descEndpoint} {
 		ch <- d
 	}
 }
@@ -207,6 +209,8 @@ func (s *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	count(descDials, st.Relay.DialFailed, "failed")
 	count(descReused, st.Relay.Reused)
 	count(descClosed, st.Relay.FoundClosed)
+	gauge(descClients, int64(s.h.conns.count()))
+	count(descShut, s.h.conns.refused.Load())
 	for _, p := range s.h.catalogue.Load().pools {
 		if p.Flow == nil {
 			continue

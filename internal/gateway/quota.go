@@ -42,7 +42,7 @@ func (c *call) reserve() error {
 	}
 	lease, no := m.Reserve(c.ctx, share.Ask{
 		Tenant: c.who.Tenant, Key: c.who.Key, Model: c.target.EngineName(),
-		Prompt: c.req.PromptTokens, MaxTokens: c.outputCap(), N: c.scan.N,
+		Prompt: c.req.PromptTokens, MaxTokens: c.outputCap(), N: c.scan.Answers(),
 	})
 	if no != nil {
 		return c.overLimit(no)
@@ -60,10 +60,13 @@ func (c *call) reserve() error {
 // outputCap is the client's cap on the output; for surfaces that generate nothing
 // one token stands for the score or the vector.
 func (c *call) outputCap() int {
-	if !c.route.generates {
-		return 1
+	switch {
+	case c.route.generates:
+		return c.scan.MostTokens
+	case c.route.surface == fleet.SurfaceTranscriptions:
+		return 0 // as long as the sound is
 	}
-	return c.scan.MaxTokens
+	return 1
 }
 
 // overLimit makes the answer to a request that a limit keeps out.
@@ -147,7 +150,7 @@ func (c *call) usage() (u admit.Usage, estimated bool) {
 		u.Output = int64(c.answer.OutputTokens)
 	case c.follow && c.events:
 		u.Output, estimated = int64(c.answer.Frames), true
-	case c.phase == phaseAnswer && c.route.generates:
+	case c.phase == phaseAnswer && (c.route.generates || c.route.surface == fleet.SurfaceTranscriptions):
 		u.Output, estimated = c.quota.bytes/bytesPerToken, true
 	}
 	return u, estimated

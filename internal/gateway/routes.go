@@ -39,6 +39,8 @@ var routes = func() map[string]*routePattern {
 		{"/rerank", fleet.SurfaceRerank},
 		{"/v1/score", fleet.SurfaceScore},
 		{"/score", fleet.SurfaceScore},
+		{"/v1/audio/transcriptions", fleet.SurfaceTranscriptions},
+		{"/v1/audio/translations", fleet.SurfaceTranscriptions},
 		{"/tokenize", fleet.SurfaceTokenize},
 		{"/detokenize", fleet.SurfaceDetokenize},
 	} {

@@ -51,16 +51,23 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *Serv
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	s := &Server{back: relay.NewBack(backAddr{})}
+	var conns *connections
+	if gh, ok := h.(*Handler); ok {
+		conns = &gh.conns
+		conns.away.Store(s.back)
+	}
 	s.Server = &http.Server{
 		Handler:           h,
 		TLSConfig:         tlsConfig,
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maxHeaderBytes,
+		MaxHeaderBytes:    conns.headBytes(),
 		Protocols:         &protocols,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog:          log.New(&serverLog{logger}, "", 0),
+		ConnState:         conns.state,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			ctx = conns.context(ctx, c)
 			if relay.CanGoBack(c) {
 				return context.WithValue(ctx, backKey{}, s.back)
 			}
@@ -120,12 +127,16 @@ func (h *Handler) Explain(ctx context.Context, surface fleet.Surface, body []byt
 	}
 	var s wire.Scan
 	var hasher prefix.Hasher
-	req := &fleet.Request{}
-	var salt string
-	t, err := h.understand(&s, &hasher, surface, body, req, &entry.Identity{}, &salt)
+	if fault := h.door.Scan(&s, surface, "", body); fault != nil {
+		return nil, fault
+	}
+	t, err := h.place(&s)
 	if err != nil {
 		return nil, err
 	}
+	req := &fleet.Request{}
+	salt := h.door.Salt(&entry.Identity{}, &s)
+	h.door.Fill(req, &s, body, &hasher, &t.Place, salt, t.pool.Flow.BytesPerToken(t.Model))
 	req.ID = h.ids.next()
 	return t.pool.Flow.Preview(req), nil
 }
