@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,10 +14,8 @@ import (
 
 	"github.com/penstock-project/penstock/internal/console"
 	"github.com/penstock-project/penstock/internal/diagnose"
-	"github.com/penstock-project/penstock/internal/diagnose/routing"
 	"github.com/penstock-project/penstock/internal/diagnose/scaling"
 	"github.com/penstock-project/penstock/internal/manifest"
-	"github.com/penstock-project/penstock/internal/route"
 )
 
 func diagnoseCmd(e *Env) *cobra.Command {
@@ -75,62 +72,7 @@ func (e *Env) diagnoseLive(ctx context.Context, server string) (diagnose.Report,
 	if err := cl.get(ctx, "/api/v1/decisions?limit=1000", &list); err != nil {
 		return diagnose.Report{}, err
 	}
-	return judgeLive(&st, list.Decisions), nil
-}
-
-func judgeLive(st *console.Status, records []*route.Record) diagnose.Report {
-	found := liveOf(st).Judge()
-	said := map[string]bool{}
-	for i := range found {
-		said[found[i].Code] = true
-	}
-	rep := routing.Analyse(routing.Input{Records: records})
-	for _, f := range rep.Findings {
-		if !said[f.Code] {
-			found = append(found, f)
-		}
-	}
-	diagnose.SortByHarm(found)
-	checked := len(records)
-	for _, p := range st.Pools {
-		checked += 1 + len(p.Replica)
-	}
-	return diagnose.NewReport(checked, found)
-}
-
-// liveOf turns the status of a server into what the rules look at.
-func liveOf(st *console.Status) *diagnose.Live {
-	l := &diagnose.Live{Ready: st.Ready, Reason: st.Reason, ConfigFile: st.Config.File, ConfigError: st.Config.Error, JournalLost: st.Journal.Dropped}
-	num := func(r *console.Reading) float64 {
-		if r == nil {
-			return math.NaN()
-		}
-		return r.Value
-	}
-	ptr := func(p *float64, scale float64) float64 {
-		if p == nil {
-			return math.NaN()
-		}
-		return *p * scale
-	}
-	for _, p := range st.Pools {
-		lp := diagnose.LivePool{
-			Name: p.Name, Arrived: p.Counters.Arrived, Ended: p.Counters.Ended, Refused: p.Counters.Refused, Leaked: p.Counters.Leaked, Held: p.Held,
-		}
-		for _, r := range p.Replica {
-			lr := diagnose.LiveReplica{
-				ID: r.ID, Phase: r.Phase, Reason: r.Reason, ScrapeError: r.ScrapeError, PhaseS: ptr(r.PhaseS, 1), SignalAge: ptr(r.SignalAgeMS, 1e-3),
-				InFlight: r.InFlight, Running: num(r.Running), Waiting: num(r.Waiting), KV: num(r.KVUsage),
-			}
-			if r.Own != nil {
-				lr.Sent, lr.Failed, lr.Disagrees = r.Own.Sent, r.Own.Failed, r.Own.IndexDisagreement
-				lr.Predicted, lr.Observed = r.Own.PredictedCached, r.Own.ObservedCached
-			}
-			lp.Replicas = append(lp.Replicas, lr)
-		}
-		l.Pools = append(l.Pools, lp)
-	}
-	return l
+	return console.Judge(&st, list.Decisions), nil
 }
 
 // printReport writes findings and ends with the exit code that they mean.

@@ -109,7 +109,7 @@ func (b *bundle) live(ctx context.Context, e *Env, server string) error {
 	for _, r := range list.Decisions {
 		scrubRecord(r)
 	}
-	rep := judgeLive(&st, list.Decisions)
+	rep := console.Judge(&st, list.Decisions)
 	for _, p := range st.Pools {
 		for _, r := range p.Replica {
 			if text, err := cl.text(ctx, "/replicas/"+url.PathEscape(r.ID)+"/metrics?pool="+url.QueryEscape(p.Name)); err == nil {
@@ -250,7 +250,7 @@ func diagnoseBundle(name string) (diagnose.Report, error) {
 			return diagnose.Report{}, failf("", "%s: %s: %w", name, h.Name, err)
 		}
 	}
-	rep := judgeLive(&st, records)
+	rep := console.Judge(&st, records)
 	rep.Findings = append(rep.Findings, extra...)
 	diagnose.SortByHarm(rep.Findings)
 	return rep, nil

@@ -64,9 +64,12 @@ type Options struct {
 	Version  string                // of this program
 	Router   string                // name of this router
 	Loopback bool                  // the listener is on loopback: check the Host header
-	Clock    func() fleet.Time     // nil: the wall clock
-	Log      *slog.Logger          // nil: discard
-	started  fleet.Time
+	// Desired is the count of replicas that the scaler wants for a pool; nil, or
+	// false, where none is known.
+	Desired func(pool string) (int, bool)
+	Clock   func() fleet.Time // nil: the wall clock
+	Log     *slog.Logger      // nil: discard
+	started fleet.Time
 }
 
 const (
@@ -77,8 +80,11 @@ const (
 
 // Server is the admin API. It implements http.Handler.
 type Server struct {
-	o Options
-	h http.Handler
+	o       Options
+	h       http.Handler
+	history *history
+	hub     hub
+	playing chan struct{} // held by the simulation that runs
 }
 
 // New returns the admin API.
@@ -90,7 +96,7 @@ func New(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.started = o.Clock()
-	s := &Server{o: o}
+	s := &Server{o: o, history: newHistory(), playing: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -98,12 +104,19 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/decisions", s.decisions)
 	mux.HandleFunc("GET /api/v1/decisions/stream", s.stream)
 	mux.HandleFunc("GET /api/v1/decisions/{id}", s.decision)
+	mux.HandleFunc("GET /api/v1/decisions/{id}/repick", s.repick)
+	mux.HandleFunc("GET /api/v1/live", s.watch)
+	mux.HandleFunc("GET /api/v1/series", s.series)
+	mux.HandleFunc("GET /api/v1/findings", s.findings)
+	mux.HandleFunc("GET /api/v1/replay", s.replay)
+	mux.HandleFunc("POST /api/v1/whatif", s.whatif)
 	mux.HandleFunc("POST /api/v1/explain", s.explain)
 	mux.HandleFunc("POST /api/v1/replicas/{id}/drain", s.drain)
 	mux.HandleFunc("POST /api/v1/replicas/{id}/undrain", s.drain)
 	mux.HandleFunc("GET /api/v1/config", s.config)
 	mux.HandleFunc("GET /api/v1/http_sd", s.httpSD)
 	mux.HandleFunc("GET /replicas/{id}/metrics", s.replicaMetrics)
+	s.pages(mux)
 	if o.Metrics != nil {
 		mux.Handle("GET /metrics", o.Metrics)
 	}
@@ -187,6 +200,7 @@ func (s *Server) Status() *Status {
 	for _, p := range s.o.Pools() {
 		st.Pools = append(st.Pools, poolStatus(p, now))
 	}
+	s.judged(st, now)
 	return st
 }
 
@@ -224,20 +238,9 @@ func filterOf(w http.ResponseWriter, r *http.Request) (journal.Filter, bool) {
 
 // decision answers from memory, else from the files.
 func (s *Server) decision(w http.ResponseWriter, r *http.Request) {
-	id := r.PathValue("id")
-	if rec, ok := s.o.Journal.Get(id); ok {
+	if rec, ok := s.record(w, r.PathValue("id")); ok {
 		writeJSON(w, http.StatusOK, rec)
-		return
 	}
-	if dir := s.o.Journal.Dir(); dir != "" {
-		if rec, err := journal.Find(dir, journal.ByID(id)); err == nil && rec != nil {
-			writeJSON(w, http.StatusOK, rec)
-			return
-		}
-	}
-	st := s.o.Journal.Stats()
-	fail(w, http.StatusNotFound, "unknown_request",
-		fmt.Sprintf("no record of request %q; the last %d of %d are kept in memory", clip(id), st.InMemory, st.Records))
 }
 
 // stream sends records as they come, as server-sent events.

@@ -68,6 +68,11 @@ type PoolStatus struct {
 	Replica  []ReplicaStatus  `json:"endpoints"`
 	Engine   *EngineInUse     `json:"engine,omitempty"`
 	Adapters []AdapterSummary `json:"adapters,omitempty"`
+	// Verdict says in a sentence whether users are fine and what binds; null before
+	// the first look.
+	Verdict *PoolVerdict `json:"verdict,omitempty"`
+	Recent  *Recent      `json:"recent,omitempty"` // the last minute
+	SLO     *SLOState    `json:"slo,omitempty"`
 }
 
 // ControlPlane is what is known of the control plane that lists the replicas of a
