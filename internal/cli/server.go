@@ -78,9 +78,10 @@ type server struct {
 	admin   *console.Server
 	reg     *prometheus.Registry
 
-	gatewayLn, adminLn net.Listener // nil: that one is off
-	epp                *eppFront    // nil: the endpoint picker is off
-	tls                *tls.Config  // of the gateway and the endpoint picker; nil: plain
+	gatewayLn, adminLn net.Listener    // nil: that one is off
+	epp                *eppFront       // nil: the endpoint picker is off
+	cluster            *clusterScaling // nil: nothing is scaled in a cluster
+	tls                *tls.Config     // of the gateway and the endpoint picker; nil: plain
 	stopping           atomic.Bool
 
 	mu    sync.Mutex
@@ -145,6 +146,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if err := s.openEPP(); err != nil {
 		return nil, err
 	}
+	if err := s.openCluster(); err != nil {
+		return nil, err
+	}
 	if o.Config.Listen.Admin != "" {
 		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
 			return nil, err
@@ -158,6 +162,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
 		Loopback: true, Clock: s.clock, Log: s.log,
 	})
+	s.background = append(s.background, s.admin.Run)
 	return s, nil
 }
 
@@ -480,6 +485,7 @@ func (s *server) Close() {
 		}
 	}
 	s.epp.close()
+	s.cluster.close()
 	for _, p := range s.pools {
 		p.flow.Close()
 	}
