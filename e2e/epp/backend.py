@@ -51,14 +51,11 @@ class Handler(socketserver.StreamRequestHandler):
             pass
 
     def handle(self):
-        while True:
-            line = self.rfile.readline().decode("latin1")
-            if not line.strip():
-                return
-            try:
+        try:
+            while (line := self.rfile.readline().decode("latin1")).strip():
                 self.one(*line.split()[:2])
-            except (ConnectionError, TimeoutError):
-                return
+        except (ConnectionError, TimeoutError):
+            return
 
     def one(self, method, target):
         headers = []
