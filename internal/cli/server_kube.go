@@ -20,15 +20,8 @@ import (
 
 // kubeSource finds the replicas of a pool as pods. All pools share one connection.
 func (s *server) kubeSource(p *config.Pool, lp *livePool) (observe.Source, error) {
-	if s.kube == nil {
-		c, err := kube.Connect(s.o.Kubeconfig, s.log)
-		if err != nil {
-			return nil, failf("name a kubeconfig with --kubeconfig, or run in a pod with a service account", "pool %s: %v", p.Name, err)
-		}
-		s.kube = c
-		if s.watchKube != nil {
-			s.watchKube(c)
-		}
+	if err := s.connectKube(); err != nil {
+		return nil, failf("name a kubeconfig with --kubeconfig, or run in a pod with a service account", "pool %s: %v", p.Name, err)
 	}
 	r := &p.Replicas
 	lp.kube.Store(nil)
@@ -49,6 +42,22 @@ func (s *server) kubeSource(p *config.Pool, lp *livePool) (observe.Source, error
 	return &kube.PodSource{Cluster: s.kube, Select: kube.Selection{
 		Namespace: cmp.Or(r.Selector.Namespace, s.kube.Namespace), Selector: sel, Ports: []int{r.Selector.Port}, Scheme: scheme,
 	}}, nil
+}
+
+// connectKube opens the one connection to the API server, where it is not open yet.
+func (s *server) connectKube() error {
+	if s.kube != nil {
+		return nil
+	}
+	c, err := kube.Connect(s.o.Kubeconfig, s.log)
+	if err != nil {
+		return err
+	}
+	s.kube = c
+	if s.watchKube != nil {
+		s.watchKube(c)
+	}
+	return nil
 }
 
 // followKube watches the connection to the API server, also one that a reload makes,

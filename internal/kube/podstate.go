@@ -116,3 +116,20 @@ func (c *Cluster) blockedBy(ctx context.Context, t Target, now time.Time) string
 	}
 	return text
 }
+
+// PodNames lists the names of the pods that a label selector matches.
+func (c *Cluster) PodNames(ctx context.Context, ns, selector string) ([]string, error) {
+	sel, err := labels.Parse(selector)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := c.list(ctx, ns, sel)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(pods))
+	for i := range pods {
+		out[i] = pods[i].Name
+	}
+	return out, nil
+}

@@ -27,7 +27,6 @@ type Reading struct {
 // Pod is one replica with its own readings, by metric name.
 type Pod struct {
 	Name    string
-	Labels  map[string]string
 	Metrics map[string]Reading
 }
 

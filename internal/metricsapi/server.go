@@ -33,6 +33,8 @@ type Options struct {
 	// Pools lists what can be read now.
 	Pools func() []Pool
 	Judge Judge
+	// Pods names the pods of a namespace that a label selector matches.
+	Pods func(ctx context.Context, namespace, selector string) ([]string, error)
 	// Header returns who is believed; it may change while the server runs.
 	Header func() RequestHeader
 	// MaxAge is the age from which a reading is unknown; 0: 60 s.

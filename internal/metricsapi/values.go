@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ func (s *Server) known(r Reading) bool {
 // external answers a metric of the pools of a namespace. Its items are added up by
 // an HPA, so numbers that must not be are given for one pool only.
 func (s *Server) external(w http.ResponseWriter, r *http.Request, who Subject, ns, name string) {
-	if !s.authorize(w, r, who, Question{"get", GroupExternal, name, ns}) {
+	if !s.authorize(w, r, who, Question{"list", GroupExternal, name, ns}) {
 		return
 	}
 	m, ok := lookup(name)
@@ -88,10 +89,13 @@ func (s *Server) custom(w http.ResponseWriter, r *http.Request, who Subject, ver
 		refuse(w, http.StatusNotFound, "NotFound", fmt.Sprintf("there is no metric %q of %s; there are %s", name, o.resource, names()))
 		return
 	}
-	sel, err := labels.Parse(r.URL.Query().Get("labelSelector"))
-	if err != nil {
-		refuse(w, http.StatusBadRequest, "BadRequest", "labelSelector: "+err.Error())
-		return
+	only := []string{o.name}
+	if o.resource == "pods" && o.name == "*" {
+		var err error
+		if only, err = s.o.Pods(r.Context(), o.namespace, r.URL.Query().Get("labelSelector")); err != nil {
+			refuse(w, http.StatusInternalServerError, "InternalError", err.Error())
+			return
+		}
 	}
 	items, found := []any{}, false
 	for _, p := range s.o.Pools() {
@@ -106,7 +110,7 @@ func (s *Server) custom(w http.ResponseWriter, r *http.Request, who Subject, ver
 			continue
 		}
 		for _, pod := range p.Pods {
-			if o.name == "*" && sel.Matches(labels.Set(pod.Labels)) || o.name == pod.Name {
+			if slices.Contains(only, pod.Name) {
 				found = true
 				items = s.item(items, version, object{o.namespace, "pods", pod.Name}, pod.Metrics[name], name)
 			}
