@@ -91,6 +91,9 @@ func (ss *session) callers(r *fleet.Request) {
 		return
 	}
 	door.Terms(r, &t.who, door.Logging(&t.who, t.logging))
+	if r.Surface == fleet.SurfaceModels {
+		r.Deadline = 0 // there is no first token
+	}
 }
 
 // reserve takes what the request may use from its tenant's limits. What only its
