@@ -33,6 +33,7 @@ type simScaleOptions struct {
 	bounds  bool
 	check   bool
 	jobs    int
+	signals bool
 	trace   traceFlags
 }
 
@@ -54,6 +55,7 @@ is then measured on the trace's own lengths.`,
 		Example: `  penstock sim scale --scenarios 8
   penstock sim scale --scenarios 32 --seed 40001 -o json
   penstock sim scale --trace code.csv --format azure --factor 8 --start 120s
+  penstock sim scale --signals --start 120s
   penstock sim scale --class flash --policy penstock --policy keda`,
 		Args: noArgs,
 	}
@@ -66,9 +68,13 @@ is then measured on the trace's own lengths.`,
 	f.BoolVar(&o.bounds, "bounds", true, "run the static and fixed-rule bounds too")
 	f.BoolVar(&o.check, "check", false, "exit with 3 where a goal is not met")
 	f.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "scenarios at a time")
+	f.BoolVar(&o.signals, "signals", false, "compare the signals that people scale on: lead, false alarms, reversals, cost")
 	o.trace.add(f)
 	out := outputFlag(c, "table", "json")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.signals {
+			return runSignals(e, &o, *out)
+		}
 		run := runScaleSuite
 		if o.trace.file != "" {
 			run = runScaleTrace

@@ -83,7 +83,11 @@ func (p *Penstock) snapshot(o *Obs) *fleet.Snapshot {
 		for len(p.names) <= r.ID {
 			p.names = append(p.names, fmt.Sprintf("r%06d", len(p.names)))
 		}
-		e = append(e, fleet.EndpointState{Endpoint: fleet.Endpoint{ID: p.names[r.ID], Phase: r.Phase, Since: at(r.Since), Rank: -1}})
+		x := fleet.Endpoint{ID: p.names[r.ID], Phase: r.Phase, Since: at(r.Since), Rank: -1}
+		if r.Refused {
+			x.Reason = "0/6 nodes are available: 6 Insufficient nvidia.com/gpu"
+		}
+		e = append(e, fleet.EndpointState{Endpoint: x})
 	}
 	p.snap.Endpoints = e
 	return &p.snap

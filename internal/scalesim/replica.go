@@ -31,6 +31,9 @@ type replica struct {
 	ready float64 // when it becomes ready; never for a dead start
 	crash float64 // when it crashes; never for one that does not
 	stuck float64 // share of the start-up after which a dead start hangs
+	warm  float64 // before it nothing is computed, though the port may answer
+
+	refused bool // there is no accelerator for it
 
 	t     float64 // end of the last step computed
 	next  float64 // end of the step, or of the jump, in progress
@@ -88,12 +91,12 @@ func (s *run) submit(r *replica, id int32, now float64) {
 	}
 	r.pre = append(r.pre, j)
 	if r.next == never {
-		r.t = now
+		r.t = math.Max(now, r.warm)
 		s.begin(r)
 		s.heap.fix(r)
 		return
 	}
-	if r.jump > 0 { // cut the jump at the first step boundary from now on
+	if r.jump > 0 && now >= r.t { // cut the jump at the first step boundary from now on
 		a := s.m.Base + s.m.DSeq*float64(len(r.run)) + s.m.DCtx*r.ctx
 		b := s.m.DCtx * float64(len(r.run))
 		k := stepsUntil(a, b, now-r.t)

@@ -47,6 +47,9 @@ type run struct {
 	keep        bool // replicas that are ready go before those that are not
 	seen        int  // requests that ended, whether scored or not
 	seenOK      int
+	patience    float64
+	early       float64 // s before it can serve that a replica counts as ready
+	duty, dutyN float64 // seconds in which replicas had work, and in which they existed, since the last look
 }
 
 // queue is a first-in-first-out queue of requests.
@@ -71,11 +74,22 @@ func (q *queue) pop() int32 {
 // Run plays a scenario against a policy and returns what came of it.
 func Run(sc *Scenario, p Policy) Result {
 	s := newRun(sc)
+	playInto(s, p)
+	s.res.finish(sc, s)
+	return s.res
+}
+
+// playInto plays the whole scenario.
+func playInto(s *run, p Policy) {
+	sc := s.sc
 	s.res.Policy = p.Name()
 	s.start(p.Initial(sc), 0, true)
 	s.obs.Want = s.alive()
 	k, ok := p.(interface{ KeepsPending() bool })
 	s.keep = ok && k.KeepsPending()
+	if t, ok := p.(interface{ TrustsPort() bool }); ok && t.TrustsPort() {
+		s.early = sc.Cold
+	}
 	next, i, n := 0.0, 0, len(s.st.at)
 	for t := 0.0; t < sc.Duration; t++ {
 		end := t + 1
@@ -90,8 +104,6 @@ func Run(sc *Scenario, p Policy) Result {
 		}
 	}
 	s.drainOut()
-	s.res.finish(sc, s)
-	return s.res
 }
 
 func newRun(sc *Scenario) *run {
@@ -101,6 +113,12 @@ func newRun(sc *Scenario) *run {
 	s.prefill, s.deadline = sc.prefill, sc.deadline
 	s.first, s.firstAt = make([]float32, n), make([]float64, n)
 	s.cap = sc.Cap
+	s.patience = dropAfter
+	if sc.Patience > 0 {
+		s.patience = sc.Patience
+	} else if sc.Patience < 0 {
+		s.patience = never
+	}
 	s.obs.sc = sc
 	s.obs.Offered, s.obs.Arrived = sc.offered[:0], sc.arrived[:0]
 	return s
@@ -161,7 +179,13 @@ func (s *run) arrive(id int32, now float64) {
 func (s *run) pick() *replica {
 	var best *replica
 	for _, r := range s.all {
-		if r.state != serving || r.work > prefillAhead || r.inFlight() >= s.cap {
+		if r.state != serving || !s.sc.Plain && (r.work > prefillAhead || r.inFlight() >= s.cap) {
+			continue
+		}
+		if s.sc.Plain {
+			if best == nil || r.inFlight() < best.inFlight() {
+				best = r
+			}
 			continue
 		}
 		if best == nil || r.work < best.work || r.work == best.work && r.inFlight() < best.inFlight() {
@@ -186,7 +210,7 @@ func (s *run) serve(r *replica, now float64) {
 			s.submit(r, s.fresh.pop(), now)
 			continue
 		}
-		for s.late.len() > 0 && s.st.at[s.late.peek()]+dropAfter < now {
+		for s.late.len() > 0 && s.st.at[s.late.peek()]+s.patience < now {
 			s.late.pop()
 			s.seen++
 		}
@@ -227,8 +251,8 @@ func (s *run) lifecycle(now float64) {
 		switch {
 		case r.state == gone:
 			continue
-		case r.state == starting && r.ready <= now:
-			r.state = serving
+		case r.state == starting && r.ready-s.early <= now:
+			r.state, r.warm = serving, r.ready
 			s.heap.add(r)
 			s.serve(r, now)
 		case r.state == serving && r.crash <= now:
@@ -274,12 +298,26 @@ func (s *run) alive() int {
 	return n
 }
 
+// placed counts the replicas that hold an accelerator.
+func (s *run) placed() int {
+	n := 0
+	for _, r := range s.all {
+		if r.state != gone && !r.refused {
+			n++
+		}
+	}
+	return n
+}
+
 // start asks for n more replicas at moment now; warm ones are ready at once.
 func (s *run) start(n int, now float64, warm bool) {
 	for range n {
 		r := &replica{id: s.ids, next: never, asked: now, crash: never, slot: -1}
 		s.ids++
 		r.ready = now + s.sc.Start.Draw(s.rng)
+		if p := s.sc.Place; p > 0 && s.placed() >= p {
+			r.ready, r.refused = never, true
+		}
 		if f := s.sc.Faults; f.DeadStarts > 0 && !warm && s.rng.Float64() < f.DeadStarts {
 			r.ready, r.stuck = never, s.rng.Float64()
 		}
@@ -363,6 +401,12 @@ func (s *run) account(t float64) {
 	s.scored = t >= s.sc.ScoreFrom
 	n, pending, conc := 0, 0, 0
 	for _, r := range s.all {
+		if r.state == serving {
+			s.dutyN++
+			if r.inFlight() > 0 {
+				s.duty++
+			}
+		}
 		if r.state != gone {
 			n++
 			conc += r.inFlight()

@@ -53,6 +53,19 @@ func (f *Faults) out(now float64) bool {
 	return false
 }
 
+// Spike is a share of the host's CPU that something else than serving uses, in
+// seconds of the run.
+type Spike struct {
+	From, To float64
+	CPU      float64 // 0 to 1
+}
+
+// Lie is a time in which the oldest replica reports wrong figures.
+type Lie struct {
+	From, To    float64 // s
+	KV, Waiting float64 // what it says instead
+}
+
 // Scenario is one drawn situation: everything but the policy.
 type Scenario struct {
 	Name      string
@@ -70,6 +83,14 @@ type Scenario struct {
 	Cap       int       // in-flight cap of one replica that keeps the ITL objective
 	Capacity  []float64 // units of work per second that n replicas carry, index n
 	KneeConc  float64   // requests inside one replica at its knee
+
+	Patience float64 // s until a held request is given up; 0: 60, negative: never
+	Most     int     // bound on replicas that every policy is given; 0: twice the busiest minute
+	Place    int     // replicas that can be placed; the rest stay pending for quota; 0: all
+	Cold     float64 // s that a replica needs after its port answers until it serves
+	Tokenise []Spike // work on the host's CPU that never reaches an accelerator
+	Liar     *Lie    // a replica that reports what is not so
+	Plain    bool    // the router counts requests and holds none
 
 	knee     knee
 	st       *stream
@@ -123,6 +144,9 @@ func (sc *Scenario) index(workOf func(in, ctx int32) float64) {
 		top = math.Max(top, sum/60)
 	}
 	sc.most = 2*sc.need(top) + 2 // what an operator allows: twice the busiest minute
+	if sc.Most > 0 {
+		sc.most = sc.Most
+	}
 }
 
 // tpotCap is the number of requests inside one replica at which the mean time of
