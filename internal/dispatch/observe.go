@@ -39,6 +39,7 @@ func (d *Dispatch) Observe(now fleet.Time, s *fleet.Snapshot, out []Send) []Send
 			d.leave(int32(i))
 		}
 	}
+	d.divide()
 	d.index.Sweep(4096)
 	out = d.rehome(out)
 	return d.drainAll(out)

@@ -32,12 +32,14 @@ type Note struct {
 
 	// Of NoteSent and NoteHeld.
 	Prompt      float64 // tokens
-	Uncached    float64 // tokens that the sender expects to miss the cache
+	Uncached    float64 // tokens that the sender expects to miss the cache, NoteSent
 	BlockTokens float64 // tokens in a block, NoteSent
 	Stream      bool
 	Blocks      []uint64 // of NoteSent; valid until the sender's next call
-	// Of NoteHeld: seconds waited so far, and what first come first served would have
-	// cost, which its rank in the queue depends on.
+	// Of NoteHeld, in seconds: its work, how long it waited so far, and what first
+	// come first served would have cost. Its rank depends on them, on which routers
+	// must agree; so they are told and not estimated anew.
+	Work   float64
 	Waited float64
 	FCFS   float64
 
@@ -73,26 +75,13 @@ func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
 		n.Blocks, n.BlockTokens = e.req.Blocks, e.blockTokens
 		n.Uncached = e.uncached
 	case NoteHeld:
-		n.Uncached = d.uncachedFor(e)
+		n.Work = e.work
 		n.Waited, n.FCFS = d.now.Seconds(e.arrived), e.fcfs
 	default:
 		return n
 	}
 	n.Key, n.Prompt, n.Stream = d.slots[e.slot].Key, e.prompt, e.stream
 	return n
-}
-
-// uncachedFor is the number of tokens whose prefill takes a held entry's work: the
-// inverse of Coef.Prefill.
-func (d *Dispatch) uncachedFor(e *entry) float64 {
-	c, speed := &d.learned.coef, d.slots[e.slot].Speed
-	x := e.work / speed
-	b := c.PTok + c.PAttn*e.prompt
-	root := b*b - 2*c.PAttn*x
-	if c.PAttn <= 0 || root < 0 {
-		return min(e.prompt, x/max(1e-12, c.PTok))
-	}
-	return max(0, min(e.prompt, (b-math.Sqrt(root))/c.PAttn))
 }
 
 // TakeNotes appends what happened since the last call, for the other routers, to
@@ -147,6 +136,9 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 			p.unknown++
 			return out
 		}
+		if n.Kind == NoteSent {
+			d.blind.theirs(d.now)
+		}
 		i = d.hearNew(from, n, slot)
 		p.known[n.Ticket] = i
 	case NoteFirst:
@@ -192,6 +184,7 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 	e.uncached = min(max(0, n.Uncached), e.prompt)
 	e.work = d.workAt(e, slot, e.uncached)
 	if n.Kind == NoteHeld {
+		e.work = max(0, n.Work)
 		e.state, e.bucket = statePeerHeld, bucketOf(e.work)
 		e.arrived, e.fcfs = d.now.AddSeconds(-max(0, n.Waited)), max(0, n.FCFS)
 		d.queueTheirs(i)

@@ -10,10 +10,16 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 )
 
-// yieldMost is how long a router leaves a place at a replica to another router whose
-// request goes first: several times what a note takes. Then it goes itself, for the
-// other may have lost its connection, or see the replica differently.
-const yieldMost = 15 * time.Millisecond
+const (
+	// yieldMost is how long a router leaves a place at a replica to another router
+	// whose request goes first. The other one may wait for memory there, as it would
+	// in a single queue. Then it goes itself: the two may see the replica differently.
+	yieldMost = 500 * time.Millisecond
+	// yieldMargin is how much better the other's rank must be: notes are on their way
+	// for a while, and of two that are about equal each could leave the place to the
+	// other.
+	yieldMargin = 0.95
+)
 
 // peerQueue is what other routers hold for a slot, by bucket of work.
 type peerQueue struct {
@@ -111,7 +117,7 @@ func (d *Dispatch) yields(i, slot int32) bool {
 	if q == nil || q.n == 0 {
 		return false
 	}
-	if d.bestOfTheirs(slot) >= d.ratio(&d.entries[i]) {
+	if d.bestOfTheirs(slot) >= yieldMargin*d.ratio(&d.entries[i]) {
 		return false
 	}
 	if q.yielding == 0 {

@@ -48,6 +48,9 @@ type Dispatch struct {
 	cold    []bool
 
 	notes     []Note // for other routers, not yet taken
+	blind     blindness
+	rank      int // of this router among those that share the traffic
+	routers   int
 	peers     []peer // other routers, by number
 	heldThere int    // entries that wait in other routers' queues
 

@@ -84,6 +84,7 @@ type Decision struct {
 	Priced  bool
 	Engine  Coef
 	Context Context
+	blind   float64 // Input.Blind
 }
 
 // Why a candidate was chosen, in words for people. Records carry them as they are.

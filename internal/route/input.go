@@ -48,6 +48,10 @@ type Slot struct {
 	KVLimit      float64 // share of KVTokens that is usable without preemption, 0..1
 	MaxSeqs      float64 // seats in the batch; 0 unknown
 
+	// Mine says that this router rather than its peers takes the endpoint where others
+	// cost the same and picks of the peers are not known yet.
+	Mine bool
+
 	Queued       int32   // requests in the router's own queue for it
 	QueuedWork   float64 // their work in seconds
 	QueuedTokens float64 // their prompt tokens
@@ -108,6 +112,11 @@ type Input struct {
 
 	Engine  Coef
 	Context Context
+
+	// Blind is how many picks of other routers this one cannot know of yet, in the
+	// mean, at most 1: routers that see the same fleet at the same moment must not
+	// all choose the same replica.
+	Blind float64
 
 	// Bare asks for the choice alone: nobody reads the candidates' terms and
 	// scraped signals.

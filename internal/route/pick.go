@@ -21,6 +21,7 @@ func (d *Decision) stamp(in *Input, policy string) {
 	d.SnapshotVersion, d.SnapshotAt = in.SnapshotVersion, in.SnapshotAt
 	d.PromptTokens, d.BlockTokens = in.PromptTokens, in.BlockTokens
 	d.Engine, d.Context = in.Engine, in.Context
+	d.blind = in.Blind
 }
 
 // begin resets d for a pick of the named policy and fills in one candidate a slot
@@ -133,14 +134,19 @@ func (d *Decision) choose(slots []Slot) {
 		d.Why = WhyNoReplica
 		return
 	}
+	limit := best + d.tie(best)
 	var weight uint64
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
-		if c.Drop != DropNone || c.CostMS > best+TieMS {
+		if c.Drop != DropNone || c.CostMS > limit {
 			continue
 		}
 		d.Tied++
-		if w := Mix(d.TieKey, slots[i].Key); d.Index < 0 || w > weight {
+		w := Mix(d.TieKey, slots[i].Key) >> 1
+		if d.blind > 0 && slots[i].Mine {
+			w |= 1 << 63
+		}
+		if d.Index < 0 || w > weight {
 			d.Index, weight = int32(i), w
 		}
 	}
@@ -154,6 +160,21 @@ func (d *Decision) choose(slots []Slot) {
 		d.Why = WhyTie
 	}
 	d.MarginMS = max(0, second-d.Candidates[d.Index].CostMS)
+}
+
+// tie is the difference in cost below which candidates count as equal. What another
+// router sends at the same moment costs about as much as this request itself:
+// differences smaller than that, as often as it happens, are not known to be there.
+func (d *Decision) tie(best float64) float64 {
+	if d.blind <= 0 || !d.Priced {
+		return TieMS
+	}
+	for i := range d.Candidates {
+		if c := &d.Candidates[i]; c.Drop == DropNone && c.CostMS == best {
+			return TieMS + d.blind*float64(c.Terms[TermPrefill]+c.Terms[TermSteps])
+		}
+	}
+	return TieMS
 }
 
 // take makes the candidate at d.Index the chosen one.

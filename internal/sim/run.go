@@ -125,6 +125,9 @@ func (r *run) start() {
 			HoldFor: time.Hour, Index: x, BlockBytes: r.c.BlockTokens * workload.BytesPerToken, Bare: true,
 			Share: r.c.Exchange,
 		})
+		if r.c.Exchange {
+			d.SetRank(i, r.c.Routers)
+		}
 		r.routers = append(r.routers, router{d: d, index: x, slots: make([]int32, r.c.Replicas)})
 	}
 	r.joined = true
