@@ -134,19 +134,15 @@ func (d *Decision) choose(slots []Slot) {
 		d.Why = WhyNoReplica
 		return
 	}
-	limit := best + d.tie(best)
+	limit, mine := d.limit(slots, best)
 	var weight uint64
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
-		if c.Drop != DropNone || c.CostMS > limit {
+		if c.Drop != DropNone || c.CostMS > limit || mine && !slots[i].Mine {
 			continue
 		}
 		d.Tied++
-		w := Mix(d.TieKey, slots[i].Key) >> 1
-		if d.blind > 0 && slots[i].Mine {
-			w |= 1 << 63
-		}
-		if d.Index < 0 || w > weight {
+		if w := Mix(d.TieKey, slots[i].Key); d.Index < 0 || w > weight {
 			d.Index, weight = int32(i), w
 		}
 	}
@@ -162,19 +158,31 @@ func (d *Decision) choose(slots []Slot) {
 	d.MarginMS = max(0, second-d.Candidates[d.Index].CostMS)
 }
 
-// tie is the difference in cost below which candidates count as equal. What another
-// router sends at the same moment costs about as much as this request itself:
-// differences smaller than that, as often as it happens, are not known to be there.
-func (d *Decision) tie(best float64) float64 {
+// limit is the cost up to which candidates count as equal, and whether only those
+// count that this router takes first. What another router sends at the same moment
+// costs about as much as this request itself: differences smaller than that, as
+// often as it happens, are not known to be there.
+func (d *Decision) limit(slots []Slot, best float64) (limit float64, mine bool) {
 	if d.blind <= 0 || !d.Priced {
-		return TieMS
+		return best + TieMS, false
 	}
+	margin, own := 0.0, math.Inf(1)
 	for i := range d.Candidates {
-		if c := &d.Candidates[i]; c.Drop == DropNone && c.CostMS == best {
-			return TieMS + d.blind*float64(c.Terms[TermPrefill]+c.Terms[TermSteps])
+		c := &d.Candidates[i]
+		if c.Drop != DropNone {
+			continue
+		}
+		if c.CostMS == best {
+			margin = d.blind * float64(c.Terms[TermPrefill]+c.Terms[TermSteps])
+		}
+		if slots[i].Mine {
+			own = min(own, c.CostMS)
 		}
 	}
-	return TieMS
+	if own <= best+margin {
+		return own + TieMS, true
+	}
+	return best + TieMS, false
 }
 
 // take makes the candidate at d.Index the chosen one.
