@@ -23,6 +23,7 @@ import (
 // serveFlags are the flags of `penstock serve`.
 type serveFlags struct {
 	config, listen, admin, epp  string
+	prometheus                  string
 	replicas, models            []string
 	selector, namespace         string
 	inferencePool, kubeconfig   string
@@ -84,6 +85,7 @@ func (f *serveFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, ~/.kube/config or the service account)")
 	fl.StringArrayVar(&f.models, "model", nil, "model that the replicas serve; repeatable (default: whatever they list)")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:9900", "address of the admin API; empty turns it off")
+	fl.StringVar(&f.prometheus, "prometheus", "", "address of metrics and health for Prometheus and probes, any `host:port`; empty: on the admin API only")
 	fl.StringVar(&f.policy, "policy", route.PolicyPenstock, "routing policy: "+strings.Join(route.Names(), ", "))
 	fl.StringVar(&f.profile, "profile", "auto", "engine profile of the replicas: auto, a built-in name or a file")
 	fl.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key that the replicas ask for")
@@ -113,6 +115,7 @@ func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 	set("listen", &cfg.Listen.HTTP, f.listen)
 	set("epp", &cfg.Listen.EPP, f.epp)
 	set("admin", &cfg.Listen.Admin, f.admin)
+	set("prometheus", &cfg.Listen.Prometheus, f.prometheus)
 	set("journal-dir", &cfg.Journal.Dir, f.journalDir)
 	if len(f.replicas) > 0 || f.selector != "" || f.inferencePool != "" {
 		if len(cfg.Pools) > 0 {

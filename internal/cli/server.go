@@ -79,6 +79,7 @@ type server struct {
 	reg     *prometheus.Registry
 
 	gatewayLn, adminLn net.Listener    // nil: that one is off
+	scrapeLn           net.Listener    // nil: metrics are on the admin API only
 	epp                *eppFront       // nil: the endpoint picker is off
 	cluster            *clusterScaling // nil: nothing is scaled in a cluster
 	tls                *tls.Config     // of the gateway and the endpoint picker; nil: plain
@@ -163,7 +164,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Loopback: true, Clock: s.clock, Log: s.log,
 	})
 	s.background = append(s.background, s.admin.Run)
-	return s, nil
+	return s, s.openScrape()
 }
 
 // monotonic returns a clock that starts at the wall clock and that no adjustment
@@ -479,7 +480,7 @@ func (s *server) inFlight() int {
 
 // Close ends what buildServer made. Run calls it; a second call does nothing.
 func (s *server) Close() {
-	for _, l := range []net.Listener{s.gatewayLn, s.adminLn} {
+	for _, l := range []net.Listener{s.gatewayLn, s.adminLn, s.scrapeLn} {
 		if l != nil {
 			l.Close()
 		}

@@ -37,6 +37,8 @@ type Listen struct {
 	HTTP  string // gateway
 	Admin string // admin API and console
 	EPP   string // endpoint picker
+	// Prometheus is where metrics and health are scraped, beside Admin.
+	Prometheus string
 	// Metrics is the aggregated metrics API for HPAs, KEDA the external scaler.
 	Metrics, KEDA string
 }

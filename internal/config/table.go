@@ -151,6 +151,8 @@ var listenObject = &object{name: "listen", fields: []field{
 		def("127.0.0.1:9900"), checked(checkAddr)),
 	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
 		checked(checkAddr)),
+	text("prometheus", "/metrics, /healthz, /readyz and the metrics of replicas, host:port, any address; empty: on the admin listener only.",
+		func(l *Listen) *string { return &l.Prometheus }, checked(checkAddr)),
 	text("metrics", "Aggregated metrics API for HorizontalPodAutoscalers, host:port; empty turns it off.", func(l *Listen) *string { return &l.Metrics },
 		checked(checkAddr)),
 	text("keda", "External scaler for KEDA (gRPC), host:port; empty turns it off.", func(l *Listen) *string { return &l.KEDA },
