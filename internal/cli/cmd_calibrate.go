@@ -31,6 +31,7 @@ const explainsLeast = 0.10
 type calibrateFlags struct {
 	profile, name, model, accelerator, write, replica string
 	tensorParallel, kv, seqs, chunk, length           int
+	check                                             bool
 }
 
 // calibration is what `penstock calibrate -o json` prints.
@@ -67,6 +68,18 @@ type heldError struct {
 	TTFTEach float64 `json:"ttft_error"` // mean over requests
 }
 
+// judgement is what --check prints: a profile held against requests that it was not
+// fitted to.
+type judgement struct {
+	Schema   string         `json:"schema"` // penstock/calibration-check/v1
+	Files    []string       `json:"files"`
+	Replicas []string       `json:"replicas"`
+	Rows     calibratedRows `json:"rows"`
+	Profile  string         `json:"profile"`
+	Judged   heldError      `json:"judged"`
+	E2EMean  float64        `json:"e2e_mean_error"` // of the mean, signed
+}
+
 type calibratedCoef struct {
 	Name       string  `json:"name"`
 	Seconds    float64 `json:"seconds"`
@@ -93,6 +106,7 @@ fitted: they come from --profile and the flags, as the engine was started. A
 profile that is faster than its accelerator can be is refused, exit code 3.`,
 		Example: `  penstock calibrate access.csv --profile llama-3.1-8b-h100 --write llama.yaml
   penstock calibrate journal/ --replica chat-0 -o yaml > chat.yaml
+  penstock calibrate next-day.csv --profile llama.yaml --check
   penstock replica --model m --profile llama.yaml`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -113,6 +127,7 @@ profile that is faster than its accelerator can be is refused, exit code 3.`,
 	fl.IntVar(&f.chunk, "max-num-batched-tokens", 0, "token budget of a step of the measured engine (default: the old profile's)")
 	fl.IntVar(&f.length, "max-model-len", 0, "longest prompt plus answer in tokens (default: the old profile's)")
 	fl.StringVar(&f.replica, "replica", "", "of a journal, only the requests of this replica")
+	fl.BoolVar(&f.check, "check", false, "fit nothing: say how well --profile, as it is, predicts these requests")
 	fl.StringVar(&f.write, "write", "", "write the profile to this file, too")
 	c.RunE = func(_ *cobra.Command, args []string) error { return f.run(e, args, *out) }
 	return c
@@ -182,6 +197,9 @@ func (f *calibrateFlags) run(e *Env, files []string, output string) error {
 	if err != nil {
 		return failf(skippedText(m.skipped), "%v", err)
 	}
+	if f.check {
+		return f.judge(e, &start, newJudgement(files, replicas, m, len(rows)), rows, output)
+	}
 	fitted, held, err := engine.FitHalf(start, rows)
 	if err != nil {
 		return failf("--profile, --kv-tokens and --max-num-seqs must be those of the measured engine", "%v", err)
@@ -221,10 +239,7 @@ func newCalibration(files, replicas []string, m *measuredRows, usable int, start
 	for _, v := range []*float64{&p.Base, &p.PTok, &p.PAttn, &p.DSeq, &p.DCtx} {
 		*v = sixDigits(*v)
 	}
-	var names []string
-	for _, n := range files {
-		names = append(names, filepath.Base(n))
-	}
+	names := baseNames(files)
 	p.Source = fmt.Sprintf("fit of penstock calibrate to %d requests of %s; on %d others the end-to-end time is off by %.1f %% a request, the mean time to first token by %+.1f %%",
 		f.Rows, strings.Join(names, ", "), h.Rows, 100*h.E2EError, 100*h.TTFTError)
 	c := &calibration{
@@ -247,6 +262,38 @@ func newCalibration(files, replicas []string, m *measuredRows, usable int, start
 		c.Refused = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return c
+}
+
+func baseNames(files []string) []string {
+	var names []string
+	for _, n := range files {
+		names = append(names, filepath.Base(n))
+	}
+	return names
+}
+
+func newJudgement(files, replicas []string, m *measuredRows, usable int) *judgement {
+	return &judgement{Schema: "penstock/calibration-check/v1", Files: baseNames(files), Replicas: replicas,
+		Rows: calibratedRows{m.read, usable, m.skipped, m.noCached}}
+}
+
+// judge holds a profile against rows without fitting anything.
+func (f *calibrateFlags) judge(e *Env, p *engine.Profile, j *judgement, rows []engine.Row, output string) error {
+	p.Name = strings.TrimSuffix(p.Name, "-fitted")
+	h, err := engine.Judge(*p, rows)
+	if err != nil {
+		return failf("--profile, --kv-tokens and --max-num-seqs must be those of the measured engine", "%v", err)
+	}
+	j.Profile, j.E2EMean = p.Name, sixDigits(h.E2EMean)
+	j.Judged = heldError{fitError{h.Rows, sixDigits(h.E2EError), sixDigits(h.TTFTError)}, sixDigits(h.TTFTEach)}
+	if output != "table" {
+		return printJSON(e.Stdout, j)
+	}
+	fmt.Fprintf(e.Stdout, "%s: %s requests read, %s usable\n\n", strings.Join(j.Files, ", "), withCommas(j.Rows.Read), withCommas(j.Rows.Usable))
+	t := newTable("PROFILE", ">REQUESTS", ">E2E ERROR", ">MEAN E2E OFF BY", ">TTFT ERROR", ">MEAN TTFT OFF BY")
+	t.add(j.Profile, withCommas(h.Rows), share1(h.E2EError), fmt.Sprintf("%+.1f %%", 100*h.E2EMean), share1(h.TTFTEach), fmt.Sprintf("%+.1f %%", 100*h.TTFTError))
+	t.write(e.Stdout)
+	return nil
 }
 
 func sixDigits(v float64) float64 {

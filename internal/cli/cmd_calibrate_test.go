@@ -92,3 +92,48 @@ func TestCalibrateJournal(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 }
+
+// --check fits nothing: requests of an idle replica whose step takes as long as the
+// profile says are foreseen, those of one twice as slow are not.
+func TestCalibrateCheck(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct {
+		slow float64
+		off  bool
+	}{{1, false}, {2, true}} {
+		p, err := loadProfile("llama-3.1-8b-rtxpro6000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		b.WriteString("arrival,prompt_tokens,cached_tokens,output_tokens,ttft,e2e\n")
+		for i := range 40 {
+			prompt, output := 100+7*i, 10
+			ttft := tc.slow * (p.Base + p.PrefillSeconds(prompt, prompt))
+			e2e := ttft
+			for k := 1; k < output; k++ {
+				e2e += tc.slow * p.DecodeStepSeconds(1, float64(prompt+k))
+			}
+			fmt.Fprintf(&b, "%d,%d,0,%d,%.6f,%.6f\n", 10*i, prompt, output, ttft, e2e)
+		}
+		file := filepath.Join(dir, "rows.csv")
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		e := &Env{
+			Args: []string{"calibrate", "-o", "json", "--check", file}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+			Getenv: func(string) string { return "" }, Now: time.Now, Terminal: func() (bool, int) { return false, 80 }, Context: context.Background(),
+		}
+		if code := Main(e); code != ExitOK {
+			t.Fatalf("exit code %d: %s", code, errs.String())
+		}
+		var j judgement
+		if err := json.Unmarshal(out.Bytes(), &j); err != nil {
+			t.Fatal(err)
+		}
+		if j.Rows.Usable != 40 || j.Profile != "llama-3.1-8b-rtxpro6000" || (math.Abs(j.E2EMean) > 0.02) != tc.off {
+			t.Errorf("%v times as slow: %+v", tc.slow, j)
+		}
+	}
+}

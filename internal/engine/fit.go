@@ -53,11 +53,11 @@ func Fit(start Profile, rows []Row) (Fitted, error) {
 	return all.fit(start)
 }
 
-// Held says how well a fitted profile predicts the half of the rows that it was not
-// fitted to.
+// Held says how well a profile predicts rows that it was not fitted to.
 type Held struct {
-	Rows      int     // in the half
+	Rows      int     // that count
 	E2EError  float64 // mean of |predicted-measured|/measured of the end-to-end time
+	E2EMean   float64 // error of the mean end-to-end time, signed share
 	TTFTError float64 // error of the mean time to first token, signed share
 	TTFTEach  float64 // mean of |predicted-measured|/measured of the time to first token
 }
@@ -85,8 +85,28 @@ func FitHalf(start Profile, rows []Row) (Fitted, Held, error) {
 	if err != nil {
 		return Fitted{}, Held{}, err
 	}
-	g := b.predict(f.Profile)
-	return f, Held{Rows: b.scored(), E2EError: g.e2e, TTFTError: g.ttft, TTFTEach: g.ttftEach}, nil
+	return f, b.held(f.Profile), nil
+}
+
+// Judge plays rows on a replica of p as it is and says how far it is off.
+func Judge(p Profile, rows []Row) (Held, error) {
+	rows, err := checkRows(rows)
+	if err != nil {
+		return Held{}, err
+	}
+	all := newRuns(rows)
+	if all.scored() == 0 {
+		return Held{}, errors.New("no row ends before the next one arrives; rows of several replicas?")
+	}
+	if need := longest(all.rows); p.Blocks()*p.BlockTokens < need {
+		return Held{}, fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", p.Name, p.KVTokens, need)
+	}
+	return all.held(p), nil
+}
+
+func (f *runs) held(p Profile) Held {
+	g := f.predict(p)
+	return Held{Rows: f.scored(), E2EError: g.e2e, E2EMean: g.e2eMean, TTFTError: g.ttft, TTFTEach: g.ttftEach}
 }
 
 // newRuns takes the first fitRows of rows in the order of arrival.
@@ -408,7 +428,7 @@ func leastSquares(eqs [][6]float64, use [5]bool) [5]float64 {
 }
 
 // gap is how far predictions are from what was measured; see Held.
-type gap struct{ e2e, ttft, ttftEach float64 }
+type gap struct{ e2e, e2eMean, ttft, ttftEach float64 }
 
 // predict plays the rows on a replica of p and returns the errors of those that count.
 func (f *runs) predict(p Profile) gap {
@@ -417,7 +437,7 @@ func (f *runs) predict(p Profile) gap {
 	c := NewCore(p, CoreOptions{})
 	at := func(s float64) fleet.Time { return fleet.Time((s - rows[0].Arrival) * 1e9) }
 	var ev []Event
-	var got, want float64
+	var got, want, gotEnd, wantEnd float64
 	take := func(now fleet.Time) {
 		ev = c.Advance(now, ev[:0])
 		for _, e := range ev {
@@ -432,6 +452,8 @@ func (f *runs) predict(p Profile) gap {
 				ttft += math.Abs(s-r.TTFT) / r.TTFT
 				started++
 			case EventFinished:
+				gotEnd += s
+				wantEnd += r.E2E
 				e2e += math.Abs(s-r.E2E) / r.E2E
 				scored++
 			}
@@ -442,7 +464,7 @@ func (f *runs) predict(p Profile) gap {
 		c.Submit(at(r.Arrival), Seq{ID: uint64(i), PromptTokens: r.Prompt, OutputTokens: r.Output, Known: r.Cached})
 	}
 	take(fleet.Never - 1)
-	return gap{e2e / scored, got/want - 1, ttft / started}
+	return gap{e2e / scored, gotEnd/wantEnd - 1, got/want - 1, ttft / started}
 }
 
 // descend looks for a lower loss by changing one coefficient, or two against each

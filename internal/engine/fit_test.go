@@ -134,3 +134,25 @@ func TestFitHalf(t *testing.T) {
 		t.Errorf("30 rows: %v", err)
 	}
 }
+
+func TestJudge(t *testing.T) {
+	p, _ := Lookup(DefaultProfile)
+	rows := measure(p, 200, 4)
+	right, err := Judge(p, rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if right.Rows != 200 || right.E2EError > 1e-6 || math.Abs(right.TTFTError) > 1e-6 {
+		t.Errorf("its own rows: %+v", right)
+	}
+	p.Base *= 1.3
+	p.DSeq *= 1.3
+	wrong, err := Judge(p, rows)
+	if err != nil || wrong.E2EMean < 0.1 || wrong.E2EError < 0.1 {
+		t.Errorf("a slower profile: %+v, %v", wrong, err)
+	}
+	p.KVTokens = p.BlockTokens
+	if _, err := Judge(p, rows); err == nil {
+		t.Error("a cache that holds no request is taken")
+	}
+}
