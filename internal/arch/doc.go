@@ -21,7 +21,7 @@ type Row struct {
 var Rows = []Row{
 	{Name: "vocabulary", Core: true, Packages: []string{"fleet"}},
 	{Name: "models", Core: true, Packages: []string{"engine", "prefix"}},
-	{Name: "decisions", Core: true, Packages: []string{"admit", "route", "scale"}},
+	{Name: "decisions", Core: true, Packages: []string{"admit", "route", "scale", "rollout"}},
 	{Name: "pool", Core: true, Packages: []string{"dispatch", "workload"}},
 	{Name: "judgement", Core: true, Packages: []string{"sim", "scalesim", "diagnose"},
 		SameRow: map[string][]string{"diagnose": {"sim", "scalesim"}}},

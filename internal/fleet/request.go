@@ -38,6 +38,12 @@ type Request struct {
 	// Alternatives is how many further endpoints to name beside the pick.
 	Alternatives int
 
+	// Arm names the version of a rollout that the request was given, as
+	// name/baseline or name/canary; "" where there is none.
+	Arm string
+	// Via says why the request is not in its own pool; "" where it is.
+	Via string
+
 	// Private keeps the request out of every record of decisions.
 	Private bool
 

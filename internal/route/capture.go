@@ -18,6 +18,7 @@ const MaxCaptured = 64
 // grown; Record expands it when somebody reads it.
 type Capture struct {
 	ID, Pool, Tenant, Model, Adapter string
+	Arm, Via                         string
 	Surface                          fleet.Surface
 	Class                            uint8
 	Stream                           bool
@@ -48,7 +49,7 @@ func (c *Capture) Reset(pool string, r *fleet.Request) {
 	d, a := c.Decision, c.Attempts[:0]
 	d.Reset()
 	*c = Capture{
-		ID: r.ID, Pool: pool, Tenant: r.Tenant, Model: r.Model, Adapter: r.Adapter,
+		ID: r.ID, Pool: pool, Tenant: r.Tenant, Model: r.Model, Adapter: r.Adapter, Arm: r.Arm, Via: r.Via,
 		Surface: r.Surface, Class: r.Class, Stream: r.Stream, MaxTokens: r.MaxTokens,
 		Blocks: len(r.Blocks), Arrived: r.Arrived, Decision: d, Attempts: a,
 	}
@@ -62,7 +63,7 @@ func (c *Capture) Record() *Record {
 		Request: Asked{
 			Tenant: c.Tenant, Model: c.Model, Adapter: c.Adapter,
 			PromptTokens: int(math.Round(d.PromptTokens)), MaxTokens: c.MaxTokens,
-			Surface: c.Surface.String(), Class: int(c.Class), Stream: c.Stream, Blocks: c.Blocks,
+			Surface: c.Surface.String(), Class: int(c.Class), Stream: c.Stream, Blocks: c.Blocks, Arm: c.Arm, Via: c.Via,
 		},
 		Policy:            d.Policy,
 		Snapshot:          SnapshotID{Version: d.SnapshotVersion},

@@ -48,6 +48,8 @@ type Asked struct {
 	Class        int    `json:"class,omitempty"`
 	Stream       bool   `json:"stream,omitempty"`
 	Blocks       int    `json:"blocks,omitempty"` // whole blocks of the prompt that were hashed
+	Arm          string `json:"arm,omitempty"`    // version of a rollout: name/baseline, name/canary, name/shadow
+	Via          string `json:"via,omitempty"`    // why it is not in its own pool
 }
 
 // SnapshotID names the snapshot that a decision saw.
