@@ -138,40 +138,36 @@ func (h *ScaleHand) owner(ctx context.Context, st *scaleState, owners []Owner) (
 	if err != nil {
 		return "", err
 	}
-	if y := h.moved(st, &m); y != nil {
+	y, err := h.moved(ctx, st, &m)
+	if y != nil {
 		return y.String(), nil
 	}
-	return "", nil
-}
-
-func (h *ScaleHand) moved(st *scaleState, m *Memory) *Yield {
-	if h.shared {
-		return nil
-	}
-	return moved(st, m)
-}
-
-func (y *Yield) String() string {
-	return fmt.Sprintf("%s, which set %d replicas at %s where %d were asked for (say `penstock scale resume` to take it back)",
-		y.To, y.Now, y.At.UTC().Format(time.RFC3339), y.From)
+	return "", err
 }
 
 // moved says whether somebody else changed what this program had set. Field managers
 // tell who: every write of ours stands under one name.
-func moved(st *scaleState, m *Memory) *Yield {
-	if m.Yield != nil {
-		return m.Yield
+func (h *ScaleHand) moved(ctx context.Context, st *scaleState, m *Memory) (*Yield, error) {
+	if m.Yield != nil || h.shared {
+		return m.Yield, nil
 	}
 	if m.Set == nil || m.Set.UID != st.uid || m.Set.Replicas == st.spec {
-		return nil
+		return nil, nil
 	}
-	movers := st.movers()
+	movers, err := h.scale.movers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return yieldTo(movers, m.Set.Replicas, st.spec), nil
+}
+
+func yieldTo(movers []mover, from, now int) *Yield {
 	for _, v := range movers {
 		if v.name == manager {
 			return nil // a write of ours whose answer was lost
 		}
 	}
-	y := &Yield{To: "somebody", At: time.Now(), From: m.Set.Replicas, Now: st.spec}
+	y := &Yield{To: "somebody", At: time.Now(), From: from, Now: now}
 	if len(movers) > 0 {
 		y.To, y.At = movers[0].name, movers[0].at
 		if movers[0].apply {
@@ -179,6 +175,11 @@ func moved(st *scaleState, m *Memory) *Yield {
 		}
 	}
 	return y
+}
+
+func (y *Yield) String() string {
+	return fmt.Sprintf("%s, which set %d replicas at %s where %d were asked for (say `penstock scale resume` to take it back)",
+		y.To, y.Now, y.At.UTC().Format(time.RFC3339), y.From)
 }
 
 // Claim takes an object back that was yielded to somebody else.
@@ -230,7 +231,11 @@ func (h *ScaleHand) try(ctx context.Context, want int, victims []string) error {
 	if err != nil {
 		return err
 	}
-	if y := h.moved(st, &m); y != nil {
+	y, err := h.moved(ctx, st, &m)
+	if err != nil {
+		return err
+	}
+	if y != nil {
 		h.stay()
 		if m.Yield == nil {
 			h.o.Log.Warn("somebody else moved the object; waiting to be told", "who", y.To, "from", y.From, "to", y.Now)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 // LeaderOptions of a Leader.
@@ -95,6 +96,8 @@ func (e *NotLeaderError) Error() string {
 
 // Run takes part in the election until ctx ends, then gives the lease back.
 func (l *Leader) Run(ctx context.Context) {
+	// The library logs in a form of its own; what matters is logged by the callbacks.
+	ctx = klog.NewContext(ctx, klog.New(nil))
 	for ctx.Err() == nil {
 		e, err := l.elector()
 		if err != nil {

@@ -48,7 +48,7 @@ func (h *ScaleHand) reduce(ctx context.Context, st *scaleState, want int, victim
 	}
 	loose, ready := sortPods(pods, victims, h.o.Target.ordered())
 	need := max(0, st.spec-want-loose) // ready ones that must go
-	allowed, why, err := h.o.Cluster.budget(ctx, h.o.Target.Namespace, ready)
+	allowed, why, err := h.o.Cluster.budget(ctx, h.o.Target.Namespace, ready, st.spec)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,11 @@ func (h *ScaleHand) take(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	if y := h.moved(st, &m); y != nil {
+	y, err := h.moved(ctx, st, &m)
+	if err != nil {
+		return err
+	}
+	if y != nil {
 		return &OwnedByError{y.String()}
 	}
 	if st.spec <= n {
@@ -218,10 +222,11 @@ func ordinal(name string) int {
 	return n
 }
 
-// budget is how many of the pods may go now by the PodDisruptionBudgets that select
-// them, and which one says so; -1: no budget. Scaling down is no eviction, so the
-// API server would not ask them.
-func (c *Cluster) budget(ctx context.Context, ns string, pods []*corev1.Pod) (int, string, error) {
+// budget is how many of the ready pods may go now by the PodDisruptionBudgets that
+// select them, and which one says so; -1: no budget. Scaling down is no eviction, so
+// the API server would not ask them. The status of a budget lags behind a change of
+// replicas, so it counts only as far as spec and the pods bear it out.
+func (c *Cluster) budget(ctx context.Context, ns string, pods []*corev1.Pod, spec int) (int, string, error) {
 	l, err := c.Pods.PolicyV1().PodDisruptionBudgets(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return 0, "", fmt.Errorf("disruption budgets: %w", err)
@@ -229,20 +234,27 @@ func (c *Cluster) budget(ctx context.Context, ns string, pods []*corev1.Pod) (in
 	least, name := -1, ""
 	for i := range l.Items {
 		b := &l.Items[i]
-		if !selectsAny(b, pods) {
+		selected := selectedBy(b, pods)
+		if selected == 0 {
 			continue
 		}
-		if n := int(b.Status.DisruptionsAllowed); least < 0 || n < least {
+		n := max(0, min(int(b.Status.DisruptionsAllowed), min(selected, spec)-int(b.Status.DesiredHealthy)))
+		if least < 0 || n < least {
 			least, name = n, b.Name
 		}
 	}
 	return least, name, nil
 }
 
-func selectsAny(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod) bool {
+func selectedBy(b *policyv1.PodDisruptionBudget, pods []*corev1.Pod) (n int) {
 	sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
-		return false
+		return 0
 	}
-	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return sel.Matches(labels.Set(p.Labels)) })
+	for _, p := range pods {
+		if sel.Matches(labels.Set(p.Labels)) {
+			n++
+		}
+	}
+	return n
 }

@@ -4,7 +4,9 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -146,22 +148,38 @@ func (s *scaler) write(ctx context.Context, st *scaleState, n int) error {
 	return nil
 }
 
-// movers are the field managers that own spec.replicas, latest first.
-func (st *scaleState) movers() []mover {
+// movers are the field managers that own spec.replicas, latest first. /scale does not
+// tell them, the object itself does.
+func (s *scaler) movers(ctx context.Context) ([]mover, error) {
+	gvr, err := s.resource()
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.c.Dynamic.Resource(gvr).Namespace(s.t.Namespace).Get(ctx, s.t.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.t, err)
+	}
+	return moversOf(o.GetManagedFields()), nil
+}
+
+func moversOf(fields []metav1.ManagedFieldsEntry) []mover {
 	var out []mover
-	for _, m := range st.object.GetManagedFields() {
-		if m.FieldsV1 == nil || !strings.Contains(string(m.FieldsV1.Raw), `"f:replicas"`) {
+	for _, m := range fields {
+		var owned struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		}
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &owned) != nil {
+			continue
+		}
+		if _, ok := owned.Spec["f:replicas"]; !ok {
 			continue
 		}
 		v := mover{name: m.Manager, apply: m.Operation == metav1.ManagedFieldsOperationApply}
 		if m.Time != nil {
 			v.at = m.Time.Time
 		}
-		k := 0
-		for k < len(out) && out[k].at.After(v.at) {
-			k++
-		}
-		out = append(out[:k], append([]mover{v}, out[k:]...)...)
+		out = append(out, v)
 	}
+	slices.SortStableFunc(out, func(a, b mover) int { return b.at.Compare(a.at) })
 	return out
 }
