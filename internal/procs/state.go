@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package procs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+// stateSchema names the form of the state file.
+const stateSchema = "penstock/process-pool/v1"
+
+// saved is the state file: enough for another Penstock to find the processes again
+// and to be sure that they are the ones.
+type saved struct {
+	Schema  string      `json:"schema"`
+	Pool    string      `json:"pool"`
+	Boot    string      `json:"boot"` // of the machine: process ids mean nothing after the next
+	Owner   int         `json:"owner"`
+	Born    uint64      `json:"owner_born"`
+	Next    int         `json:"next"`
+	Want    int         `json:"want"`
+	Command []string    `json:"command"`
+	Model   string      `json:"model"`
+	Procs   []savedProc `json:"processes"`
+}
+
+type savedProc struct {
+	ID      string    `json:"id"`
+	PID     int       `json:"pid"`
+	Born    uint64    `json:"born"`
+	Port    int       `json:"port"`
+	URL     string    `json:"url"`
+	Log     string    `json:"log"`
+	Started time.Time `json:"started"`
+	Ready   bool      `json:"ready"`
+	State   string    `json:"state"`
+}
+
+func (p *Pool) stateFile() string { return filepath.Join(p.o.Dir, "state.json") }
+
+// save writes the state file where something changed.
+func (p *Pool) save() {
+	p.mu.Lock()
+	if !p.dirty || p.temp {
+		p.dirty = false
+		p.mu.Unlock()
+		return
+	}
+	p.dirty = false
+	s := saved{Schema: stateSchema, Pool: p.o.Pool, Boot: bootID(), Next: p.next, Want: p.want, Command: p.o.Command, Model: p.o.Model, Procs: []savedProc{}}
+	if p.running {
+		s.Owner = os.Getpid()
+		s.Born = bornAt(s.Owner)
+	}
+	for _, r := range p.procs {
+		s.Procs = append(s.Procs, savedProc{ID: r.id, PID: r.pid, Born: r.born, Port: r.port, URL: r.url, Log: r.logPath, Started: r.started.UTC(),
+			Ready: r.was, State: r.state.String()})
+		p.trim(r)
+	}
+	p.mu.Unlock()
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		tmp := p.stateFile() + ".new"
+		if err = os.WriteFile(tmp, b, 0o640); err == nil {
+			err = os.Rename(tmp, p.stateFile())
+		}
+	}
+	if err != nil {
+		p.log.Error("cannot write the state of the processes; after a crash they will not be found again", "error", err)
+	}
+}
+
+// adopt reads what an earlier Penstock left: processes of the same command become
+// ours, others are ended. A directory that a running Penstock uses is refused.
+func (p *Pool) adopt() error {
+	b, err := os.ReadFile(p.stateFile())
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var s saved
+	if err := json.Unmarshal(b, &s); err != nil || s.Schema != stateSchema {
+		return fmt.Errorf("%s is not a state file of a process pool; move it away", p.stateFile())
+	}
+	if s.Boot != bootID() {
+		p.next = s.Next
+		return nil // the machine was started again: nothing of it is left
+	}
+	if s.Owner != os.Getpid() && s.Owner > 0 && s.Born != 0 && bornAt(s.Owner) == s.Born {
+		return fmt.Errorf("process %d uses %s; give each Penstock a directory of its own", s.Owner, p.o.Dir)
+	}
+	p.next = s.Next
+	same := slices.Equal(s.Command, p.o.Command) && s.Model == p.o.Model
+	for _, x := range s.Procs {
+		r := &proc{id: x.ID, port: x.Port, url: x.URL, pid: x.PID, born: x.Born, started: x.Started, adopted: true, logPath: x.Log,
+			was: x.Ready, phase: fleet.PhaseLoading}
+		if x.PID <= 1 || !alive(r) {
+			continue
+		}
+		p.procs = append(p.procs, r)
+		switch {
+		case !same:
+			p.log.Info("ending a process of another command", "replica", r.id, "pid", r.pid)
+			p.enter(r, stateStopping, "another command is configured", time.Now())
+			killGroup(r.pid, syscall.SIGTERM)
+		case x.State == stateStopping.String():
+			p.enter(r, stateStopping, "it was being ended", time.Now())
+			killGroup(r.pid, syscall.SIGTERM)
+		default:
+			// One that drained is taken back: nobody knows any more why it should go.
+			p.log.Info("replica process adopted", "replica", r.id, "pid", r.pid, "url", r.url, "started", r.started.Format(time.RFC3339))
+		}
+	}
+	p.want = min(max(s.Want, p.live()), p.o.Max)
+	if !same {
+		p.want = 0
+	}
+	p.dirty = true
+	return nil
+}
+
+// alive reports whether the process is there and is the one that was started.
+func alive(r *proc) bool {
+	if r.done != nil {
+		select {
+		case <-r.done:
+			return false
+		default:
+			return true
+		}
+	}
+	return r.born != 0 && bornAt(r.pid) == r.born
+}
+
+// statusOf cuts the name, which may hold anything, off a line of /proc/PID/stat.
+func statusOf(line string) []string {
+	i := strings.LastIndexByte(line, ')')
+	if i < 0 {
+		return nil
+	}
+	return strings.Fields(line[i+1:])
+}
