@@ -54,6 +54,9 @@ type Policy struct {
 	// Fixed lets rule Fixed-1 of the grid rule for ever; 0: the cheapest rules. It is
 	// for judging rules one by one.
 	Fixed int
+	// Explain fills in what only a reader of a recommendation needs: rules, signals,
+	// victims, conditions and the sentence.
+	Explain bool
 }
 
 // Floor is a minimum for a part of the day, in the time zone of the pool.

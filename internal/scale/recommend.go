@@ -59,6 +59,7 @@ func (s *Scaler) Recommend(now fleet.Time) Recommendation {
 	if why := s.mute(); why != "" {
 		r.NoOpinion, r.Reason = true, why
 		r.Raw, r.Final, r.Binding = r.Current, r.Current, "no-opinion"
+		s.explain()
 		return *r
 	}
 	s.choose()
@@ -69,6 +70,9 @@ func (s *Scaler) Recommend(now fleet.Time) Recommendation {
 	r.Final = n
 	s.note(&v, n)
 	r.Reversals = s.recentTurns()
+	if s.policy.Explain {
+		s.explain()
+	}
 	return *r
 }
 

@@ -157,7 +157,9 @@ type Recommendation struct {
 	Binding     string       `json:"binding"` // the last constraint that changed the number; "rule" where none did
 
 	Chosen  *Rule `json:"rule,omitempty"`
-	Cheaper *Rule `json:"next_cheaper,omitempty"` // ruled out by its misses
+	Cheaper *Rule `json:"next_cheaper,omitempty"` // the best of those that keep fewer at present
+	// WhyNot is what rules Cheaper out.
+	WhyNot string `json:"why_not,omitempty"`
 
 	Signals    []Signal    `json:"signals"`
 	Conditions []Condition `json:"conditions"`

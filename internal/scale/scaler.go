@@ -114,6 +114,16 @@ func (s *Scaler) SetCapacity(capacity []float64) {
 	s.restate()
 }
 
+// SetPolicy replaces what the operator wants; what was learned stays. The capacity
+// table is that of SetCapacity, not the policy's.
+func (s *Scaler) SetPolicy(p Policy) {
+	p.Capacity = s.policy.Capacity
+	s.policy = p
+	s.start.prior = p.startUp()
+	s.start.p50, s.start.p90 = s.start.quantiles()
+	s.relead()
+}
+
 // restate recomputes what the shadows want after a change of the capacity.
 func (s *Scaler) restate() {
 	s.table.scale(s.fit.factor)

@@ -116,3 +116,54 @@ func TestRefusedSignals(t *testing.T) {
 		t.Errorf("the queue is refused: %s", why)
 	}
 }
+
+// Case 20: the replica without streams goes, and of equals the one whose cache is
+// worth least.
+func TestVictimsByDrainCost(t *testing.T) {
+	p := testPolicy(1, 12)
+	p.Explain = true
+	p.Tuning = new(Tuning)
+	*p.Tuning = DefaultTuning()
+	s := New(p)
+	now := fleet.Time(time.Hour)
+	load := []Load{{ID: "chat-0", InFlight: 1, Cached: 9}, {ID: "chat-1", InFlight: 1, Cached: 1}, {ID: "chat-2"}}
+	var r Recommendation
+	for range 2000 {
+		now = now.Add(time.Second)
+		s.Offer(now, 0.01)
+		s.Observe(now, Observation{Snapshot: snapshotOf(now, 3, 0), Wanted: 3, Gateway: Gateway{Known: true}, Load: load})
+		if r = s.Recommend(now); r.Final < 3 {
+			break
+		}
+	}
+	if r.Final != 1 || fmt.Sprint(r.Victims) != "[chat-2 chat-1]" {
+		t.Errorf("3 -> %d takes %v away, want 1 and [chat-2 chat-1]", r.Final, r.Victims)
+	}
+}
+
+func TestSentence(t *testing.T) {
+	p := testPolicy(1, 12)
+	p.Explain = true
+	s := New(p)
+	now := fleet.At(time.Date(2026, 5, 4, 14, 0, 0, 0, time.UTC))
+	for range 120 {
+		now = now.Add(time.Second)
+		s.Offer(now, 3)
+	}
+	s.Observe(now, Observation{Snapshot: snapshotOf(now, 2, 0), Wanted: 2, Gateway: Gateway{Known: true}})
+	s.Observe(now, Observation{Snapshot: snapshotOf(now, 2, 1), Wanted: 3, Gateway: Gateway{Known: true}})
+	r := s.Recommend(now)
+	want := "3.00 units offered, one replica carries 0.90, one loading until 14:03:18: 5"
+	if r.Sentence != want {
+		t.Errorf("%q, want %q", r.Sentence, want)
+	}
+	if r.Chosen == nil || len(r.Signals) < 4 || r.Signals[1].Desired != 4 {
+		t.Errorf("rule %+v, signals %+v", r.Chosen, r.Signals)
+	}
+	if r.Cheaper == nil || r.Cheaper.Replicas >= r.Chosen.Replicas || r.WhyNot == "" {
+		t.Errorf("next cheaper %+v: %q", r.Cheaper, r.WhyNot)
+	}
+	if s := New(p); s.Recommend(now).Sentence != "no opinion: nothing has been observed of the pool yet" {
+		t.Errorf("%q", s.Recommend(now).Sentence)
+	}
+}
