@@ -29,6 +29,7 @@ type serveFlags struct {
 	inferencePool, kubeconfig   string
 	port                        int
 	policy, profile, journalDir string
+	stateDir                    string
 	apiKeyFile                  string
 	logFormat, logLevel         string
 	interval                    time.Duration
@@ -90,6 +91,7 @@ func (f *serveFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.profile, "profile", "auto", "engine profile of the replicas: auto, a built-in name or a file")
 	fl.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key that the replicas ask for")
 	fl.StringVar(&f.journalDir, "journal-dir", "", "keep the records of decisions in this directory, too")
+	fl.StringVar(&f.stateDir, "state-dir", "", "keep in this directory what a restart should find again: the prefix index")
 	fl.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	fl.DurationVar(&f.interval, "scrape-interval", time.Second, "time between two looks at the metrics of a replica")
@@ -117,6 +119,7 @@ func (f *serveFlags) load(e *Env, c *cobra.Command) (*config.Config, error) {
 	set("admin", &cfg.Listen.Admin, f.admin)
 	set("prometheus", &cfg.Listen.Prometheus, f.prometheus)
 	set("journal-dir", &cfg.Journal.Dir, f.journalDir)
+	set("state-dir", &cfg.StateDir, f.stateDir)
 	if len(f.replicas) > 0 || f.selector != "" || f.inferencePool != "" {
 		if len(cfg.Pools) > 0 {
 			return nil, usagef("put the replicas into the file", "--replica, --selector or --inference-pool and pools in %s exclude each other", f.config)

@@ -92,6 +92,7 @@ func printStatus(e *Env, w io.Writer, st *console.Status) {
 		fmt.Fprintln(w)
 		printPool(e, w, &st.Pools[i], st.Time)
 	}
+	printPeers(w, st.Peers)
 	j := &st.Journal
 	fmt.Fprintf(w, "\njournal    %s of %s records in memory", withCommas(j.InMemory), withCommas(j.Memory))
 	if j.Dir != "" {

@@ -82,6 +82,9 @@ type server struct {
 	scrapeLn           net.Listener    // nil: metrics are on the admin API only
 	epp                *eppFront       // nil: the endpoint picker is off
 	cluster            *clusterScaling // nil: nothing is scaled in a cluster
+	shareLn            net.Listener    // nil: no router tells this one
+	exchange           *share.Exchange // nil: with no router
+	hashKey            uint64          // that prompts are hashed with
 	tls                *tls.Config     // of the gateway and the endpoint picker; nil: plain
 	stopping           atomic.Bool
 
@@ -124,6 +127,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if err := s.openJournal(); err != nil {
 		return nil, err
 	}
+	if err := s.openShare(seed[:]); err != nil {
+		return nil, err
+	}
 	for i := range o.Config.Pools {
 		if err := s.addPool(o.Config.Pools[i], binary.LittleEndian.Uint64(seed[:])); err != nil {
 			return nil, err
@@ -136,7 +142,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		return nil, err
 	}
 	s.meter = s.newMeter()
-	if s.front, err = newFront(s, binary.LittleEndian.Uint64(seed[:])); err != nil {
+	if s.front, err = newFront(s, s.hashKey); err != nil {
 		return nil, err
 	}
 	if o.Config.Listen.HTTP != "" {
@@ -161,7 +167,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Metrics: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}),
 		Config:  s.Config, State: s.configState, Version: buildVersion().Version, Router: s.router,
 		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
-		Loopback: true, Clock: s.clock, Log: s.log,
+		Loopback: true, Clock: s.clock, Log: s.log, Peers: s.peersStatus,
 	})
 	s.background = append(s.background, s.admin.Run)
 	return s, s.openScrape()
@@ -236,8 +242,9 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
 		Alive: func(id string) { lp.observer.Alive(id) },
 		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
-			Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg)}),
+			Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil}),
 	})
+	s.sharePool(lp)
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
 		Publish: func(snap *fleet.Snapshot) { lp.flow.Observe(snap); s.epp.observed() }, Log: s.log, Clock: s.clock,
@@ -480,7 +487,7 @@ func (s *server) inFlight() int {
 
 // Close ends what buildServer made. Run calls it; a second call does nothing.
 func (s *server) Close() {
-	for _, l := range []net.Listener{s.gatewayLn, s.adminLn, s.scrapeLn} {
+	for _, l := range []net.Listener{s.gatewayLn, s.adminLn, s.scrapeLn, s.shareLn} {
 		if l != nil {
 			l.Close()
 		}

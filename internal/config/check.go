@@ -145,6 +145,19 @@ func checkPoolName(s string) error {
 	return nil
 }
 
+// checkPeers wants auto, off, or host:port and dns:host:port, comma-separated.
+func checkPeers(s string) error {
+	if s == "" || s == "auto" || s == "off" {
+		return nil
+	}
+	for _, p := range strings.Split(s, ",") {
+		if err := checkAddr(strings.TrimPrefix(strings.TrimSpace(p), "dns:")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func checkRedis(s string) error {
 	if s == "" {
 		return nil

@@ -24,6 +24,7 @@ type Config struct {
 	Tenants   []Tenant
 	Prices    []Price
 	Share     Share
+	StateDir  string // what a restart should find again; "": nothing is kept
 	Journal   Journal
 	Telemetry Telemetry
 	Kube      Kubernetes
@@ -219,8 +220,10 @@ type Price struct {
 
 // Share is how routers tell each other what they sent.
 type Share struct {
-	Peers string // auto, off, or comma-separated addresses
-	Redis string // host:port or redis:// URL without credentials
+	Peers      string // auto, off, or comma-separated addresses
+	Listen     string // where other routers dial; "": nothing is heard
+	SecretFile string // secret that all routers know
+	Redis      string // host:port or redis:// URL without credentials
 }
 
 // Journal keeps the records of decisions.

@@ -123,7 +123,6 @@ func live() option                           { return func(f *field) { f.live = 
 const (
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
-	needsShare  = "sharing between routers is not part of this build"
 	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
 	needsSpill  = "fallback pools are not part of this build"
 	needsShadow = "shadow policies are not part of this build"
@@ -140,6 +139,8 @@ var rootObject = &object{name: "the file", fields: []field{
 	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants }),
 	mappings("prices", "What tokens cost, for budgets.", priceObject, func(c *Config) *[]Price { return &c.Prices }, live()),
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
+	text("stateDir", "Directory for what a restart should find again: the prefix index and the key of its hashes; empty: nothing.",
+		func(c *Config) *string { return &c.StateDir }),
 	mapping("journal", "Records of decisions.", journalObject, func(c *Config) *Journal { return &c.Journal }),
 	mapping("telemetry", "Export of traces and metrics.", telemetryObject, func(c *Config) *Telemetry { return &c.Telemetry }),
 	mapping("kubernetes", "What Penstock keeps and serves in a cluster.", kubernetesObject, func(c *Config) *Kubernetes { return &c.Kube }),
@@ -320,7 +321,10 @@ var priceObject = &object{name: "a price", id: "model", fields: []field{
 }}
 
 var shareObject = &object{name: "share", fields: []field{
-	text("peers", "auto, off, or addresses of other routers, comma-separated.", func(s *Share) *string { return &s.Peers }, def("auto"), later(needsShare)),
+	text("peers", "Routers that share the traffic and tell each other what they send: off, addresses host:port, comma-separated, or dns:host:port for all addresses of a name. auto: what PENSTOCK_PEERS says.",
+		func(s *Share) *string { return &s.Peers }, def("auto"), checked(checkPeers)),
+	text("listen", "Where other routers dial this one, host:port; empty: it is not told anything.", func(s *Share) *string { return &s.Listen }, checked(checkAddr)),
+	text("secretFile", "File with the secret that all routers know. Needed where an address is not loopback.", func(s *Share) *string { return &s.SecretFile }),
 	text("redis", "Redis or Valkey, host:port or a redis:// URL without credentials.", func(s *Share) *string { return &s.Redis },
 		checked(checkRedis)),
 }}

@@ -67,8 +67,9 @@ type Options struct {
 	// Desired is the count of replicas that the scaler wants for a pool; nil, or
 	// false, where none is known.
 	Desired func(pool string) (int, bool)
-	Clock   func() fleet.Time // nil: the wall clock
-	Log     *slog.Logger      // nil: discard
+	Peers   func() *PeersStatus // nil, or nil returned: this router shares with nobody
+	Clock   func() fleet.Time   // nil: the wall clock
+	Log     *slog.Logger        // nil: discard
 	started fleet.Time
 }
 
@@ -105,6 +106,7 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/decisions/stream", s.stream)
 	mux.HandleFunc("GET /api/v1/decisions/{id}", s.decision)
 	mux.HandleFunc("GET /api/v1/decisions/{id}/repick", s.repick)
+	mux.HandleFunc("GET /api/v1/peers", s.peers)
 	mux.HandleFunc("GET /api/v1/live", s.watch)
 	mux.HandleFunc("GET /api/v1/series", s.series)
 	mux.HandleFunc("GET /api/v1/findings", s.findings)
@@ -199,6 +201,9 @@ func (s *Server) Status() *Status {
 	}
 	for _, p := range s.o.Pools() {
 		st.Pools = append(st.Pools, poolStatus(p, now))
+	}
+	if s.o.Peers != nil {
+		st.Peers = s.o.Peers()
 	}
 	s.judged(st, now)
 	return st

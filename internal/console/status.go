@@ -28,6 +28,7 @@ type Status struct {
 	Listen  ListenState   `json:"listen"`
 	Pools   []PoolStatus  `json:"pools"`
 	Journal journal.Stats `json:"journal"`
+	Peers   *PeersStatus  `json:"peers,omitempty"` // absent: this router shares with nobody
 }
 
 // ConfigState tells which configuration runs and how the last reload went.
@@ -132,11 +133,14 @@ type ReplicaStatus struct {
 	Slow   bool     `json:"slow,omitempty"`
 	Models []string `json:"models"`
 
-	InFlight  int     `json:"in_flight"` // own accounting, always fresh
-	Unstarted int     `json:"unstarted"`
-	Queued    int     `json:"queued"`
-	PendingMS float64 `json:"pending_ms"`
-	Own       *Own    `json:"own,omitempty"`
+	InFlight int `json:"in_flight"` // own accounting, always fresh
+	// PeerInFlight and PeerQueued are requests of other routers, as they told.
+	PeerInFlight int     `json:"peer_in_flight,omitempty"`
+	PeerQueued   int     `json:"peer_queued,omitempty"`
+	Unstarted    int     `json:"unstarted"`
+	Queued       int     `json:"queued"`
+	PendingMS    float64 `json:"pending_ms"`
+	Own          *Own    `json:"own,omitempty"`
 
 	Running  *Reading `json:"running"` // the replica's own metrics
 	Waiting  *Reading `json:"waiting"`
@@ -316,6 +320,7 @@ func replicaStatus(e *fleet.EndpointState, load *dispatch.EndpointLoad, now flee
 }
 
 func (r *ReplicaStatus) own(l *dispatch.EndpointLoad) {
+	r.PeerInFlight, r.PeerQueued = l.PeerInFlight, l.PeerQueued
 	r.InFlight, r.Unstarted, r.Queued, r.PendingMS = l.InFlight, l.Unstarted, l.Queued, round3(l.PendingMS)
 	r.Own = &Own{
 		Sent: l.Sent, Failed: l.Failed, Restarts: l.Restarts, Leaked: l.Leaked,

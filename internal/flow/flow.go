@@ -89,6 +89,8 @@ type Flow struct {
 	timer   *time.Timer
 	armed   fleet.Time // when timer fires; fleet.Never: it is stopped
 	closed  bool
+	sink    func([]dispatch.Note) // for other routers; nil: none
+	notes   []dispatch.Note
 }
 
 // spareMost bounds the captures kept for reuse: more than this many requests in
@@ -166,6 +168,7 @@ func (f *Flow) deliver(sends []dispatch.Send) {
 	}
 	clear(sends) // keep no request alive
 	f.sends = sends[:0]
+	f.tell()
 	f.arm()
 }
 

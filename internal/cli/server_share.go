@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/console"
+	"github.com/penstock-project/penstock/internal/share"
+)
+
+// peersEnv names the environment variable that share.peers: auto asks.
+const peersEnv = "PENSTOCK_PEERS"
+
+// peerList are the peers that a configuration names; empty: none.
+func peerList(c *config.Config) []string {
+	v := c.Share.Peers
+	if v == "auto" {
+		v = os.Getenv(peersEnv)
+	}
+	if v == "" || v == "off" {
+		return nil
+	}
+	var out []string
+	for _, p := range strings.Split(v, ",") {
+		if p = strings.TrimSpace(p); p != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// openShare opens the exchange with other routers where the configuration turns it
+// on, and finds the key that prompts are hashed with: that of all routers, or of the
+// last run, or a random one.
+func (s *server) openShare(random []byte) error {
+	c := s.o.Config
+	var secret []byte
+	if c.Share.SecretFile != "" {
+		v, err := config.ReadSecret(c.Share.SecretFile)
+		if err != nil {
+			return failf("make one with `openssl rand -hex 32`, the same for all routers", "share.secretFile: %v", err)
+		}
+		secret = []byte(v.Reveal())
+	}
+	if err := s.openHashKey(random, secret); err != nil {
+		return err
+	}
+	peers := peerList(c)
+	if len(peers) == 0 && c.Share.Listen == "" {
+		return nil
+	}
+	if len(secret) == 0 {
+		for _, a := range append(append([]string(nil), peers...), c.Share.Listen) {
+			if a != "" && (strings.HasPrefix(a, "dns:") || !config.IsLoopback(a)) {
+				return usagef("make one with `openssl rand -hex 32`, the same for all routers, and name its file in share.secretFile",
+					"refusing to share with %s without a secret: anyone who reaches it could tell this router what to believe", a)
+			}
+		}
+		s.hashKey = share.Derive(nil, "prompts")
+	}
+	if c.Share.Listen != "" {
+		ln, err := listen("the exchange with other routers", "share.listen", c.Share.Listen)
+		if err != nil {
+			return err
+		}
+		s.shareLn = ln
+	}
+	s.exchange = share.NewExchange(share.ExchangeOptions{
+		Router: s.router + "-" + hex.EncodeToString(random[:4]), Peers: peers, Secret: secret,
+		Check: xxh3.HashSeed(nil, s.hashKey), Log: s.log,
+	})
+	s.background = append(s.background, func(ctx context.Context) { s.exchange.Run(ctx, s.shareLn) })
+	return nil
+}
+
+// openHashKey sets the key that prompts are hashed with. Nobody without it can find
+// prompts that collide.
+func (s *server) openHashKey(random, secret []byte) error {
+	s.hashKey = binary.LittleEndian.Uint64(random)
+	switch dir := s.o.Config.StateDir; {
+	case len(secret) > 0:
+		s.hashKey = share.Derive(secret, "prompts")
+	case dir != "":
+		key, err := keptKey(filepath.Join(dir, "hash.key"), random[:8])
+		if err != nil {
+			return failf("name another directory with --state-dir, or none", "%v", err)
+		}
+		s.hashKey = key
+	}
+	return nil
+}
+
+// keptKey reads a key from a file, which it makes where there is none.
+func keptKey(path string, fresh []byte) (uint64, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return 0, err
+		}
+		b = []byte(hex.EncodeToString(fresh) + "\n")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return 0, err
+		}
+	} else if err != nil {
+		return 0, err
+	}
+	raw, err := hex.DecodeString(strings.TrimSpace(string(b)))
+	if err != nil || len(raw) != 8 {
+		return 0, fmt.Errorf("%s holds no key of 16 hexadecimal digits", path)
+	}
+	return binary.LittleEndian.Uint64(raw), nil
+}
+
+// sharePool lets a pool tell other routers.
+func (s *server) sharePool(lp *livePool) {
+	if s.exchange != nil {
+		lp.flow.SetSink(s.exchange.Add(lp.cfg.Name, lp.flow))
+	}
+}
+
+// peersStatus tells what this router and the others know of each other; nil where it
+// shares with nobody.
+func (s *server) peersStatus() *console.PeersStatus {
+	if s.exchange == nil {
+		return nil
+	}
+	states, fault := s.exchange.States()
+	out := &console.PeersStatus{Fault: fault, Peers: []console.PeerStatus{}}
+	if s.shareLn != nil {
+		out.Listen = s.shareLn.Addr().String()
+	}
+	for i := range states {
+		p := &states[i]
+		ps := console.PeerStatus{
+			Router: p.Router, Address: p.Address, Telling: p.Telling, Fault: p.Fault, Heard: p.Heard,
+			Notes: p.Notes, Resyncs: p.Resyncs, OtherKey: p.OtherKey,
+		}
+		if p.Age >= 0 && p.Number > 0 {
+			ms := float64(p.Age/time.Microsecond) / 1e3
+			ps.AgeMS = &ms
+		}
+		if p.Heard {
+			for _, lp := range s.livePools() {
+				l := lp.flow.Peer(p.Number)
+				ps.InFlight, ps.Held, ps.Unknown = ps.InFlight+l.InFlight, ps.Held+l.Held, ps.Unknown+l.Unknown
+			}
+		}
+		out.Peers = append(out.Peers, ps)
+	}
+	return out
+}
+
+func (s *server) livePools() []*livePool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*livePool(nil), s.pools...)
+}
