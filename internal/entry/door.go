@@ -53,6 +53,8 @@ type TenantPolicy struct {
 	// QueueCap is how many of its requests may wait for a replica at a time; 0: any
 	// number.
 	QueueCap int
+	// Pools are those that its prompts may reach; empty: all.
+	Pools map[string]bool
 	// Logging is the policy on prompts, see Logging*; "" is LoggingMetadata.
 	Logging string
 	// Deadline is how long after its arrival the first token of a request is still

@@ -20,6 +20,7 @@ func (c *call) account() {
 		c.outcome.Status = c.status
 		c.grant.Done(c.outcome)
 	}
+	c.accountRollout()
 	m := c.h.metrics
 	s := c.series
 	if s == nil {

@@ -39,8 +39,8 @@ func (c *call) run() {
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
 			c.noteStale(a.Stale)
-			if c.quota.strip && a.Status == http.StatusBadRequest {
-				if !c.plainly(a, id, from) {
+			if a.Status == http.StatusBadRequest && (c.quota.strip || len(c.target.pool.Fallback) > 0) {
+				if !c.otherwise(a, id, from) {
 					return
 				}
 				continue
@@ -80,10 +80,10 @@ func (c *call) run() {
 	}
 }
 
-// plainly judges a 400 to a request that we made ask for usage. Where the engine
-// does not know the option, the request goes to it again without, and it reports
-// true; any other answer is passed on.
-func (c *call) plainly(a *relay.Answer, id string, from time.Time) bool {
+// otherwise judges a 400 that may be our own doing: to a request that we made ask for
+// usage, or to one that is too long for this pool and not for another. Where the
+// request can be sent otherwise it reports true; any other answer is passed on.
+func (c *call) otherwise(a *relay.Answer, id string, from time.Time) bool {
 	answer := c.keep(a, id)
 	if c.ctx.Err() != nil {
 		c.left()
@@ -94,6 +94,8 @@ func (c *call) plainly(a *relay.Answer, id string, from time.Time) bool {
 		c.outcome.Kind = fleet.OutcomeBroken
 		c.refuse(&wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica's error answer broke off"})
 		return false
+	case c.outgrew(answer):
+		return true
 	case !c.refusesUsage(answer):
 		c.passKept(answer)
 		return false
@@ -161,7 +163,11 @@ func (c *call) again(f *relay.Failure, kept *held) bool {
 	case relay.FailClientGone:
 		c.left()
 	case relay.FailConnect:
-		if next := c.grant.Retry(c.ctx, fleet.OutcomeConnectError); next != nil {
+		next := c.grant.Retry(c.ctx, fleet.OutcomeConnectError)
+		if next != nil && c.ctx.Err() == nil && c.leave(viaUnreachable, fleet.Outcome{Kind: fleet.OutcomeConnectError, PromptTokens: -1, CachedTokens: -1, OutputTokens: -1}) {
+			return true
+		}
+		if next != nil {
 			c.outcome.Kind = fleet.OutcomeConnectError
 			c.none(next, kept, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeUnreachable, RetryAfter: time.Second,
 				Message: "no replica could be reached"})

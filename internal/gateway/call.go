@@ -13,6 +13,7 @@ import (
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/rollout"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -41,6 +42,10 @@ type call struct {
 	done   func()      // says that nothing is left of a request that has a rest
 	rest   func()      // what is to do after the server is done with the request; nil: nothing
 	back   *relay.Back // where the client's connection goes after a stream; nil: it stays with its server
+
+	rollout *liveRollout // nil: the model is in none
+	arm     rollout.Arm
+	fallen  fallen
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
@@ -114,6 +119,7 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, rt *routePattern) {
 	}
 	c.grant = g
 	c.phase = phaseFirstByte
+	c.shadowed()
 	c.run()
 }
 
@@ -154,12 +160,15 @@ func (c *call) prepare() error {
 	if err != nil {
 		return err
 	}
-	if !who.MayUse(&t.Place) {
+	if !who.MayUse(&t.Place) || !c.mayEnter(t.pool) {
 		return entry.UnknownModel(t.Name)
 	}
 	c.target = t
 	c.series = c.h.metrics.of(t, c.route)
 	c.req.ID = c.id
+	if c.rollout != nil {
+		c.req.Arm = c.rollout.o.Spec.Name + "/" + c.arm.String()
+	}
 	c.h.door.Terms(&c.req, &who, c.h.door.Logging(&who, r.Header[entry.HeaderLogging]))
 	if err := c.reserve(); err != nil {
 		return err
@@ -174,9 +183,16 @@ func (c *call) understand() (*target, error) {
 	if fault := h.door.Scan(&c.scan, c.route.surface, c.r.Header.Get("Content-Type"), c.body); fault != nil {
 		return nil, fault
 	}
-	t, err := h.place(&c.scan)
-	if err != nil {
-		return nil, err
+	var t *target
+	if c.rollout = h.rollouts.find(c.scan.Model); c.rollout != nil {
+		if t, c.arm = c.rollout.assign(c); t == nil {
+			return nil, entry.UnknownModel(string(c.scan.Model))
+		}
+	} else {
+		var err error
+		if t, err = h.place(&c.scan); err != nil {
+			return nil, err
+		}
 	}
 	c.salt = h.door.Salt(&c.who, &c.scan)
 	h.door.Fill(&c.req, &c.scan, c.body, &c.hasher, &t.Place, c.salt, t.pool.Flow.BytesPerToken(t.Model))
@@ -225,6 +241,14 @@ func (c *call) address() {
 // policy wants it otherwise.
 func (c *call) splice() {
 	o := &c.out
+	o.Body = [3][]byte{c.body}
+	if edits := c.edits(); len(edits) > 0 {
+		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
+	}
+}
+
+// edits are what policies want changed in the client's body.
+func (c *call) edits() []wire.Edit {
 	edits := make([]wire.Edit, 0, 3)
 	if at := c.scan.ModelSpan; c.target.Rename && at.Len() > 0 {
 		edits = append(edits, c.scan.ModelEdit(c.target.EngineName()))
@@ -238,10 +262,7 @@ func (c *call) splice() {
 	if c.salt != "" {
 		edits = append(edits, c.scan.SetSalt(c.salt))
 	}
-	o.Body = [3][]byte{c.body}
-	if len(edits) > 0 {
-		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
-	}
+	return edits
 }
 
 // informational passes a 1xx answer on.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -29,6 +30,14 @@ type Pool struct {
 	// Models are the names that clients may use. Where there are none, whatever the
 	// replicas list is served.
 	Models []Model
+	// Fallback names the pools that serve instead where this one cannot, in order.
+	Fallback []string
+	// FallbackWait is the longest predicted wait for a first token that is not worth a
+	// fallback; 0: only a pool that takes nothing is left.
+	FallbackWait time.Duration
+	// Spare says that names which another pool has, too, lead to that one: this one is
+	// reached as a fallback or as a version of a rollout.
+	Spare bool
 	// Authorization replaces a client's Authorization header on the way to the
 	// engines; "" leaves the client's.
 	Authorization string
@@ -67,9 +76,13 @@ type listing struct {
 func NewCatalogue(pools []Pool) (*Catalogue, error) {
 	c := &Catalogue{names: map[string]*target{}}
 	for _, p := range pools {
-		e := &poolEntry{Pool: p}
-		c.pools = append(c.pools, e)
-		for _, m := range p.Models {
+		c.pools = append(c.pools, &poolEntry{Pool: p})
+	}
+	// Spare pools come last, so that a name is its owner's.
+	order := slices.Clone(c.pools)
+	slices.SortStableFunc(order, func(a, b *poolEntry) int { return boolInt(a.Spare) - boolInt(b.Spare) })
+	for _, e := range order {
+		for _, m := range e.Models {
 			only := nameSet(m.Tenants)
 			if err := c.add(&target{pool: e, Place: entry.Place{Name: m.Name, Model: m.Name, Tenants: only}}); err != nil {
 				return nil, err
@@ -89,6 +102,13 @@ func NewCatalogue(pools []Pool) (*Catalogue, error) {
 	return c, nil
 }
 
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 func nameSet(names []string) map[string]bool {
 	if len(names) == 0 {
 		return nil
@@ -105,6 +125,9 @@ func (c *Catalogue) add(t *target) error {
 		return fmt.Errorf("pool %s has a model without a name", t.pool.Name)
 	}
 	if old := c.names[t.Name]; old != nil {
+		if t.pool.Spare && old.pool != t.pool {
+			return nil
+		}
 		return fmt.Errorf("the model name %q stands in pool %s and in pool %s", t.Name, old.pool.Name, t.pool.Name)
 	}
 	c.names[t.Name] = t

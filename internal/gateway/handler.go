@@ -70,6 +70,7 @@ type Handler struct {
 	draining  atomic.Bool
 	lines     lineBudget
 	conns     connections
+	rollouts  *Rollouts
 }
 
 // New returns a Handler.
@@ -101,6 +102,7 @@ func New(o Options) *Handler {
 	h.catalogue.Store(o.Catalogue)
 	h.calls.New = func() any { return newCall(h) }
 	h.metrics = newMetrics(h, o.Registerer)
+	h.rollouts = newRollouts(h, o.Registerer)
 	return h
 }
 

@@ -23,6 +23,7 @@ type metrics struct {
 	maybeDuplicate         prometheus.Counter
 	retries                struct{ connect, broken, status, stale, frozen prometheus.Counter }
 	limited                *prometheus.CounterVec
+	fallbacks              *prometheus.CounterVec
 	settles                [2]prometheus.Counter // exact, estimated
 	byName                 sync.Map              // seriesKey -> *series
 	faultsBy               sync.Map              // source + kind -> prometheus.Counter
@@ -96,6 +97,7 @@ func newMetrics(h *Handler, reg prometheus.Registerer) *metrics {
 	m.retries.connect, m.retries.broken = retries.WithLabelValues("connect"), retries.WithLabelValues("broken")
 	m.retries.status, m.retries.stale = retries.WithLabelValues("status"), retries.WithLabelValues("stale_connection")
 	m.limited = counterVec("ratelimit_refusals_total", "Requests that a limit of their tenant kept out, by what it counts.", "measure")
+	m.fallbacks = counterVec("fallbacks_total", "Requests that another pool served, by why their own could not.", "from", "to", "reason")
 	settles := counterVec("reservation_settles_total", "Reservations that were settled, by how the usage was known.", "kind")
 	m.settles = [2]prometheus.Counter{settles.WithLabelValues("exact"), settles.WithLabelValues("estimated")}
 	m.retries.frozen = retries.WithLabelValues("no_sign_of_life")

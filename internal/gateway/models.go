@@ -10,6 +10,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/rollout"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -21,7 +22,7 @@ func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string,
 	var body []byte
 	if name, one := strings.CutPrefix(r.URL.Path, modelPrefix); one {
 		var found *target
-		for _, t := range c.all() {
+		for _, t := range h.offered(c) {
 			if t.Name == name && who.MayUse(&t.Place) {
 				found = t
 			}
@@ -33,7 +34,7 @@ func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string,
 	} else {
 		body = append(body, `{"object":"list","data":[`...)
 		first := true
-		for _, t := range c.all() {
+		for _, t := range h.offered(c) {
 			if !who.MayUse(&t.Place) {
 				continue
 			}
@@ -51,6 +52,23 @@ func (h *Handler) serveModels(w http.ResponseWriter, r *http.Request, id string,
 	hd[headerRequestID] = []string{id}
 	w.Write(body) // a client that left is no error of ours
 	return nil
+}
+
+// offered returns every target, with the names that rollouts add, by name.
+func (h *Handler) offered(c *Catalogue) []*target {
+	out := c.all()
+	for name, l := range *h.rollouts.byModel.Load() {
+		t := l.targets().at[rollout.Baseline]
+		if t == nil {
+			continue
+		}
+		if i, found := slices.BinarySearchFunc(out, name, func(t *target, name string) int { return strings.Compare(t.Name, name) }); found {
+			out[i] = t
+		} else {
+			out = slices.Insert(out, i, t)
+		}
+	}
+	return out
 }
 
 // modelsCreated is the "created" of every model, which the API requires: the

@@ -15,6 +15,7 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
+	"github.com/penstock-project/penstock/internal/rollout"
 	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/wire"
 )
@@ -130,9 +131,15 @@ func (h *Handler) Explain(ctx context.Context, surface fleet.Surface, body []byt
 	if fault := h.door.Scan(&s, surface, "", body); fault != nil {
 		return nil, fault
 	}
-	t, err := h.place(&s)
-	if err != nil {
-		return nil, err
+	var t *target
+	var err error
+	if l := h.rollouts.find(s.Model); l != nil {
+		t = l.targets().at[rollout.Baseline]
+	}
+	if t == nil {
+		if t, err = h.place(&s); err != nil {
+			return nil, err
+		}
 	}
 	req := &fleet.Request{}
 	salt := h.door.Salt(&entry.Identity{}, &s)
