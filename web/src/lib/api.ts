@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The admin API. An answer is data, "absent" where this server has no such part,
+// or an error with the server's own sentence.
+export type Answer<T> = { data: T } | { absent: true } | { error: string };
+
+export async function ask<T>(path: string, body?: unknown): Promise<Answer<T>> {
+  try {
+    const res = await fetch(path, {
+      method: body === undefined ? "GET" : "POST",
+      headers: body === undefined ? { Accept: "application/json" } : { Accept: "application/json", "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+    const type = res.headers.get("Content-Type") ?? "";
+    if (res.status === 401 && !location.pathname.startsWith("/login")) {
+      location.assign("/login");
+      return { error: "signing in" };
+    }
+    if (!type.includes("json")) return res.status === 404 ? { absent: true } : { error: `the server answered ${res.status}` };
+    const data = await res.json();
+    if (res.ok) return { data: data as T };
+    const e = data?.error;
+    if (res.status === 404 && (e?.code === "not_found" || e?.code === "not_built")) return { absent: true };
+    return { error: e?.message ?? `the server answered ${res.status}` };
+  } catch {
+    return { error: "the server does not answer" };
+  }
+}
+
+/** The command that shows the same in a terminal, with the address of this server where it is not the default. */
+export function cli(command: string): string {
+  const here = location.origin;
+  const usual = here === "http://127.0.0.1:9900" || here === "http://localhost:9900" || location.protocol === "file:";
+  return command + (usual ? "" : ` --server ${here}`);
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The event stream of the server, and the last quarter of an hour, shared by all
+// pages. The stream pauses while the tab is hidden and starts anew afterwards.
+import { useEffect, useState } from "./html.ts";
+import { ask } from "./api.ts";
+import type { Live, Mark, Num, Row, Series } from "./types.ts";
+
+const SECONDS = 900;
+const MAX_ROWS = 200;
+
+export interface PoolSeries { x: number[]; cols: Record<string, Num[]>; slo: { ttft_ms: Num; itl_ms: Num } }
+
+export class Store {
+  live: Live | null = null;
+  connected = false;
+  received = 0; // when the last message came, ms
+  series = new Map<string, PoolSeries>();
+  marks: Mark[] = [];
+  rows: Row[] = [];
+  skipped = 0;
+  paused = false;
+  filter = "";
+  filterError = "";
+  version = 0;
+  private source: EventSource | null = null;
+  private listeners = new Set<() => void>();
+  private wantRows = false;
+  private frame = 0;
+  private router = "";
+
+  subscribe(f: () => void): () => void {
+    this.listeners.add(f);
+    return () => this.listeners.delete(f);
+  }
+
+  /** Tells the pages once a frame at most. */
+  changed(): void {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.version++;
+      for (const f of this.listeners) f();
+    });
+  }
+
+  start(): void {
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+    addEventListener("pagehide", () => this.close());
+    setInterval(() => {
+      if (Date.now() - this.received > 2500) this.changed();
+    }, 1000);
+    this.open();
+  }
+
+  decisions(on: boolean): void {
+    if (on === this.wantRows) return;
+    this.wantRows = on;
+    this.open();
+  }
+
+  async setFilter(filter: string): Promise<void> {
+    const r = await ask<{ decisions: unknown[] }>("/api/v1/decisions?limit=1&filter=" + encodeURIComponent(filter));
+    this.filterError = "error" in r ? r.error : "";
+    if (!this.filterError) {
+      this.filter = filter;
+      this.rows = [];
+      this.skipped = 0;
+      this.open();
+    }
+    this.changed();
+  }
+
+  close(): void {
+    this.source?.close();
+    this.source = null;
+  }
+
+  open(): void {
+    this.close();
+    if (document.hidden) return;
+    const q = this.wantRows ? "?decisions=1&filter=" + encodeURIComponent(this.filter) : "";
+    const es = new EventSource("/api/v1/live" + q);
+    this.source = es;
+    es.onopen = () => {
+      this.connected = true;
+      void this.history();
+      this.changed();
+    };
+    es.onerror = () => {
+      this.connected = false;
+      this.changed();
+      if (es.readyState === EventSource.CLOSED && this.source === es) setTimeout(() => this.source === es && this.open(), 2000);
+    };
+    es.addEventListener("tick", (e) => this.tick(JSON.parse((e as MessageEvent).data)));
+    es.addEventListener("decisions", (e) => this.batch(JSON.parse((e as MessageEvent).data)));
+  }
+
+  private async history(): Promise<void> {
+    const r = await ask<Series>("/api/v1/series");
+    if (!("data" in r)) return;
+    this.series.clear();
+    for (const p of r.data.pools) {
+      const any = p.columns["ready"] ?? [];
+      const x = any.map((_, i) => r.data.end - any.length + 1 + i);
+      this.series.set(p.name, { x, cols: p.columns, slo: p.slo });
+    }
+    this.marks = r.data.marks;
+    this.changed();
+  }
+
+  private tick(l: Live): void {
+    if (this.router && l.router !== this.router) void this.history(); // another process answers
+    this.router = l.router ?? "";
+    this.live = l;
+    this.received = Date.now();
+    const t = Math.floor(Date.parse(l.time) / 1000);
+    for (const p of l.pools) {
+      let s = this.series.get(p.name);
+      if (!s) this.series.set(p.name, (s = { x: [], cols: {}, slo: p.slo }));
+      s.slo = p.slo;
+      const last = s.x[s.x.length - 1] ?? t - 1;
+      if (t <= last || Object.keys(p.now).length === 0) continue;
+      const gap = Math.min(t - last, SECONDS);
+      for (let i = gap - 1; i >= 0; i--) {
+        s.x.push(t - i);
+        for (const [k, v] of Object.entries(p.now)) (s.cols[k] ??= new Array(s.x.length - 1).fill(null)).push(i === 0 ? v : null);
+      }
+      if (s.x.length > SECONDS) {
+        const cut = s.x.length - SECONDS;
+        s.x.splice(0, cut);
+        for (const c of Object.values(s.cols)) c.splice(0, cut);
+      }
+    }
+    for (const m of l.marks) {
+      if (!this.marks.some((o) => o.time === m.time && o.text === m.text)) this.marks.push(m);
+    }
+    this.changed();
+  }
+
+  private batch(b: { rows: Row[] | null; skipped: number }): void {
+    if (this.paused) return;
+    this.rows = [...(b.rows ?? []).reverse(), ...this.rows].slice(0, MAX_ROWS);
+    this.skipped += b.skipped;
+    this.changed();
+  }
+
+  /** Seconds since the server last said something. */
+  age(): number {
+    return this.received ? (Date.now() - this.received) / 1000 : Infinity;
+  }
+}
+
+export const store = new Store();
+
+/** Renders a component whenever the store changes, at most every `every` ms. */
+export function useStore(every = 0): Store {
+  const [, set] = useState(0);
+  useEffect(() => {
+    let last = 0, timer = 0;
+    return store.subscribe(() => {
+      const wait = every - (performance.now() - last);
+      if (wait <= 0) {
+        last = performance.now();
+        set(store.version);
+      } else if (!timer) {
+        timer = window.setTimeout(() => {
+          timer = 0;
+          last = performance.now();
+          set(store.version + 0.5);
+        }, wait);
+      }
+    });
+  }, [every]);
+  return store;
+}
+
+/** The address where this server has that part of the API, "" where it has not; undefined before it said so. */
+export function usePart(name: string, path: string): string | undefined {
+  const s = useStore(1000);
+  return s.live ? (s.live.parts.includes(name) ? path : "") : undefined;
+}
+
+/** Asks again every `every` ms while the page shows. */
+export function usePoll<T>(path: string | undefined, every: number): { data?: T; absent?: boolean; error?: string; loading: boolean } {
+  const [answer, set] = useState<{ data?: T; absent?: boolean; error?: string; loading: boolean }>({ loading: true });
+  useEffect(() => {
+    let on = true, timer = 0;
+    if (!path) {
+      if (path === "") set({ absent: true, loading: false });
+      return;
+    }
+    const go = async () => {
+      if (!document.hidden) {
+        const a = await ask<T>(path);
+        if (!on) return;
+        set((was) => ("error" in a && was.data ? { ...was, error: a.error, loading: false } : { ...a, loading: false }));
+        if ("absent" in a) return;
+      }
+      timer = window.setTimeout(go, every);
+    };
+    void go();
+    return () => {
+      on = false;
+      clearTimeout(timer);
+    };
+  }, [path, every]);
+  return answer;
+}
