@@ -145,6 +145,30 @@ func (s *Server) tick() {
 	}
 }
 
+// settleFor is how long another state must hold before it is believed: a queue of
+// one second is no news. A pool without a ready replica is news at once.
+const settleFor = 5 * time.Second
+
+// settle takes a verdict; its state only once it has held for a while.
+func (h *history) settle(p *poolSeries, pool string, v diagnose.Verdict, now time.Time) {
+	was := p.verdict.State
+	if v.State == was || was == "" || v.State == diagnose.StateDown || was == diagnose.StateStarting || was == diagnose.StateDown {
+		p.next = v.State
+	} else if p.next != v.State {
+		p.next, p.nextAt = v.State, now
+		return
+	} else if now.Sub(p.nextAt) < settleFor {
+		return
+	}
+	if v.State != was {
+		if was != "" {
+			h.mark(now, pool, "state", string(was)+" -> "+string(v.State))
+		}
+		p.since = now
+	}
+	p.verdict = v
+}
+
 // observe takes the state into the history. The caller holds the lock.
 func (h *history) observe(s *Server, st *Status, now fleet.Time, whole bool) {
 	wall := now.Wall().UTC()
@@ -164,13 +188,7 @@ func (h *history) observe(s *Server, st *Status, now fleet.Time, whole bool) {
 		g := ps.glance(p, wall.Unix(), s.slo(p.Name), found)
 		h.phases(ps, p, wall)
 		v := g.Verdict()
-		if v.State != ps.verdict.State {
-			if ps.verdict.State != "" {
-				h.mark(wall, p.Name, "state", string(ps.verdict.State)+" -> "+string(v.State))
-			}
-			ps.since = wall
-		}
-		ps.verdict = v
+		h.settle(ps, p.Name, v, wall)
 		if whole {
 			ps.sample(&g, p, wall.Unix())
 		}

@@ -33,6 +33,7 @@ type Live struct {
 	Pools    []LivePool         `json:"pools"`
 	Findings []diagnose.Finding `json:"findings"`
 	Marks    []Mark             `json:"marks"` // of the last minute
+	Parts    []string           `json:"parts"` // of the API that this server has beside the usual
 }
 
 // LivePool is one pool at one moment.
@@ -119,7 +120,7 @@ func (s *Server) live(st *Status, now fleet.Time) *Live {
 	wall := now.Wall().UTC()
 	l := &Live{
 		Schema: LiveSchema, Time: wall, Router: st.Router, Version: st.Version, UptimeS: st.UptimeS, Ready: st.Ready, Reason: st.Reason,
-		Listen: st.Listen, Config: st.Config, Pools: []LivePool{}, Findings: []diagnose.Finding{}, Marks: []Mark{},
+		Listen: st.Listen, Config: st.Config, Pools: []LivePool{}, Findings: []diagnose.Finding{}, Marks: []Mark{}, Parts: s.parts,
 	}
 	for _, f := range h.findings {
 		if f.To == nil {

@@ -50,6 +50,22 @@ func Built() bool {
 	return err == nil
 }
 
+// partsOf names the optional parts of the API that are registered, so that a page
+// asks for nothing that is not there.
+func partsOf(mux *http.ServeMux) []string {
+	out := []string{}
+	for _, name := range []string{"scale", "tenants", "rollout", "peers"} {
+		r, err := http.NewRequest(http.MethodGet, "/api/v1/"+name, nil)
+		if err != nil {
+			continue
+		}
+		if _, pattern := mux.Handler(r); pattern != "" && pattern != "/" {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // pages registers the documents and their assets.
 func (s *Server) pages(mux *http.ServeMux) {
 	for _, p := range pagePaths {

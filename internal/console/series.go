@@ -91,7 +91,9 @@ type poolSeries struct {
 	replica map[string]*replicaTimes // TTFT by replica
 	phase   map[string]*Span         // open spans by replica
 	verdict diagnose.Verdict
-	since   time.Time // of the verdict's state
+	since   time.Time      // of the verdict's state
+	next    diagnose.State // what the state is about to become
+	nextAt  time.Time      // since when
 	policy  string
 	desired int // -1 unknown
 }

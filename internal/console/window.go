@@ -86,7 +86,8 @@ func (s *second) add(b *route.Brief) {
 		p := float64(b.Prompt)
 		s.seen += p
 		s.meanCached += min(p, b.MeanCached)
-		s.bestly += min(p, b.BestCached)
+		// What was found was there, whatever the router believed.
+		s.bestly += min(p, max(b.BestCached, float64(b.Cached)))
 	}
 }
 
