@@ -86,6 +86,7 @@ type Server struct {
 	history *history
 	hub     hub
 	playing chan struct{} // held by the simulation that runs
+	parts   []string      // optional parts of the API that are there
 }
 
 // New returns the admin API.
@@ -123,6 +124,7 @@ func New(o Options) *Server {
 		mux.Handle("GET /metrics", o.Metrics)
 	}
 	mux.HandleFunc("/", s.notFound)
+	s.parts = partsOf(mux)
 	s.h = s.guard(http.NewCrossOriginProtection().Handler(mux))
 	return s
 }
