@@ -3,7 +3,6 @@
 package dispatch
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -53,6 +52,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	if open == 0 {
 		return d.turnAway(i, dec, out)
 	}
+	d.shade(dec)
 	if late := d.late(e, dec); late > 0 {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
 			late.Round(time.Millisecond).String() + " after the deadline"}, out
@@ -140,11 +140,12 @@ func (d *Dispatch) question(e *entry) {
 // replica is dead must not empty the pool.
 func (d *Dispatch) filter(e *entry) int {
 	open, ejected := 0, 0
+	fits := d.fitOf(e.req)
 	for i := range d.slots {
 		s := &d.slots[i]
 		drop := s.Drop
 		if drop == route.DropNone {
-			drop = d.requestDrop(int32(i), e)
+			drop = d.requestDrop(int32(i), e, fits[i])
 		}
 		d.drops[i] = drop
 		switch drop {
@@ -166,19 +167,14 @@ func (d *Dispatch) filter(e *entry) int {
 }
 
 // requestDrop says why a slot that takes requests does not take this one.
-func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
+// fit is what fitOf says of the slot.
+func (d *Dispatch) requestDrop(i int32, e *entry, fit route.Drop) route.Drop {
 	s := &d.slots[i]
 	if e.req.SubsetOnly && !slices.Contains(e.req.Subset, fleet.HostPort(s.State.URL)) {
 		return route.DropSubset
 	}
-	if models := s.State.Models; len(models) > 0 {
-		if a := e.req.Adapter; a != "" {
-			if !serves(models, a) && !hasAdapter(s.State.Adapters, a) {
-				return route.DropAdapter
-			}
-		} else if !serves(models, e.req.Model) {
-			return route.DropModel
-		}
+	if fit != route.DropNone {
+		return fit
 	}
 	if len(e.tried) > 0 && slices.Contains(e.tried, s.Key) {
 		return route.DropTried
@@ -189,28 +185,33 @@ func (d *Dispatch) requestDrop(i int32, e *entry) route.Drop {
 	return route.DropNone
 }
 
+// maxAlternatives is the most that Alternatives returns.
+const maxAlternatives = 8
+
 // Alternatives appends to out the URLs of the n cheapest candidates of a decision
 // behind the chosen one, cheapest first: where a proxy may go on by itself when the
 // chosen endpoint fails.
 func (d *Dispatch) Alternatives(dec *route.Decision, n int, out []string) []string {
-	floor, at := math.Inf(-1), int32(-1)
-	for range n {
-		best := int32(-1)
-		for i := range dec.Candidates {
-			c := &dec.Candidates[i]
-			after := c.CostMS > floor || c.CostMS == floor && int32(i) > at
-			if c.Drop != route.DropNone || c.Slot == dec.Chosen || !after {
-				continue
-			}
-			if best < 0 || c.CostMS < dec.Candidates[best].CostMS {
-				best = int32(i)
+	var best [maxAlternatives]int32
+	k := 0
+	n = min(n, maxAlternatives)
+	for i := range dec.Candidates {
+		c := &dec.Candidates[i]
+		if c.Drop != route.DropNone || c.Slot == dec.Chosen || k == n && c.CostMS >= dec.Candidates[best[k-1]].CostMS {
+			continue
+		}
+		// Equal costs stay in the order of the slots.
+		at := k
+		for ; at > 0 && c.CostMS < dec.Candidates[best[at-1]].CostMS; at-- {
+			if at < n {
+				best[at] = best[at-1]
 			}
 		}
-		if best < 0 {
-			break
-		}
-		floor, at = dec.Candidates[best].CostMS, best
-		if s := d.slots[dec.Candidates[best].Slot].State; s != nil {
+		best[at] = int32(i)
+		k = min(k+1, n)
+	}
+	for _, i := range best[:k] {
+		if s := d.slots[dec.Candidates[i].Slot].State; s != nil {
 			out = append(out, s.URL)
 		}
 	}

@@ -225,7 +225,7 @@ func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 // room instead of waiting where it is; false where the slot cannot take it.
 func (d *Dispatch) gain(i, from, to int32) (float64, bool) {
 	e := &d.entries[i]
-	if d.requestDrop(to, e) != route.DropNone {
+	if d.requestDrop(to, e, served(d.slots[to].State, e.req)) != route.DropNone {
 		return 0, false
 	}
 	p := d.priceAt(i, to)

@@ -22,7 +22,10 @@ type Dispatch struct {
 	index  Index
 	fair   admit.Fair
 	snap   *fleet.Snapshot
-	now    fleet.Time
+	fitted [keptFits]fit
+	// nextFit is the one that is written over next, modulo keptFits.
+	nextFit int
+	now     fleet.Time
 
 	names map[string]int32 // endpoint ID -> slot, while the slot is in use
 	slots []route.Slot
@@ -47,6 +50,9 @@ type Dispatch struct {
 	pinned  []int32
 	cold    []bool
 
+	shadow    route.Policy // decides without effect; nil: none
+	shadowDec route.Decision
+	shadowed  ShadowStats
 	notes     []Note // for other routers, not yet taken
 	blind     blindness
 	rank      int // of this router among those that share the traffic

@@ -91,6 +91,8 @@ type Flow struct {
 	closed  bool
 	sink    func([]dispatch.Note) // for other routers; nil: none
 	notes   []dispatch.Note
+	tape    Tape // nil: nobody keeps what happens
+	event   dispatch.Event
 }
 
 // spareMost bounds the captures kept for reuse: more than this many requests in
@@ -130,7 +132,7 @@ func (f *Flow) Close() {
 		g.over = true
 		g.finish(0, o)
 		g.wake <- errClosed()
-		f.deliver(f.d.End(o.End, t, o, f.sends[:0]))
+		f.happen(o.End, dispatch.Event{Kind: dispatch.EventEnd, Ticket: t, Outcome: o})
 	}
 }
 
@@ -142,7 +144,7 @@ func (f *Flow) tick() {
 		return
 	}
 	f.armed = fleet.Never
-	f.deliver(f.d.Tick(f.clock(), f.sends[:0]))
+	f.happen(f.clock(), dispatch.Event{Kind: dispatch.EventTick})
 }
 
 // deliver hands sends to the callers that wait for them and sets the timer anew.
@@ -243,7 +245,7 @@ func (f *Flow) arrive(now fleet.Time, r *fleet.Request) (dispatch.Ticket, dispat
 			f.mu.Unlock()
 		}
 	}()
-	t, v, sends := f.d.Arrive(now, r, f.sends[:0])
+	t, v, sends := f.do(now, dispatch.Event{Kind: dispatch.EventArrive, Request: r})
 	done = true
 	return t, v, sends
 }
@@ -302,7 +304,7 @@ func (f *Flow) Observe(s *fleet.Snapshot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
-		f.deliver(f.d.Observe(f.clock(), s, f.sends[:0]))
+		f.happen(f.clock(), dispatch.Event{Kind: dispatch.EventSnapshot, Snapshot: s})
 	}
 }
 
@@ -316,7 +318,7 @@ func (f *Flow) Preview(r *fleet.Request) *route.Record {
 	c := &f.preview
 	c.Reset(f.o.Pool, r)
 	var d route.Decision
-	f.d.Preview(f.clock(), r, &d)
+	f.do(f.clock(), dispatch.Event{Kind: dispatch.EventPreview, Request: r, Decision: &d})
 	c.Decision.CopyFrom(&d, route.MaxCaptured)
 	return c.Record()
 }
@@ -329,7 +331,22 @@ func (f *Flow) SetPolicy(name string) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.d.SetPolicy(p)
+	f.do(f.clock(), dispatch.Event{Kind: dispatch.EventPolicy, Policy: p, Seed: f.o.Seed})
+	return nil
+}
+
+// SetShadow sets the policy that decides without effect, by name; "": none.
+func (f *Flow) SetShadow(name string) error {
+	var p route.Policy
+	if name != "" {
+		var err error
+		if p, err = route.New(name, f.o.Seed+1); err != nil {
+			return err
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.do(f.clock(), dispatch.Event{Kind: dispatch.EventShadow, Policy: p, Seed: f.o.Seed + 1})
 	return nil
 }
 
@@ -345,6 +362,7 @@ func (f *Flow) BytesPerToken(model string) float64 {
 type Stats struct {
 	Pool      string
 	Totals    dispatch.Totals
+	Shadow    dispatch.ShadowStats
 	Endpoints []dispatch.EndpointLoad
 }
 
@@ -353,5 +371,5 @@ func (f *Flow) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.clock()
-	return Stats{Pool: f.o.Pool, Totals: f.d.Totals(now), Endpoints: f.d.Ledger(now, nil)}
+	return Stats{Pool: f.o.Pool, Totals: f.d.Totals(now), Shadow: f.d.Shadow(), Endpoints: f.d.Ledger(now, nil)}
 }

@@ -150,7 +150,7 @@ func (g *Grant) FirstToken() {
 		return
 	}
 	g.first = f.clock()
-	f.deliver(f.d.FirstToken(g.first, g.ticket, f.sends[:0]))
+	f.happen(g.first, dispatch.Event{Kind: dispatch.EventFirst, Ticket: g.ticket})
 }
 
 // Tokens says that n more output tokens came.
@@ -175,7 +175,7 @@ func (g *Grant) alive() {
 // progress reports the gathered tokens. The lock is held.
 func (g *Grant) progress() {
 	if n := g.tokens.Swap(0); !g.over && n > 0 {
-		g.f.d.Progress(g.f.clock(), g.ticket, int(n))
+		g.f.do(g.f.clock(), dispatch.Event{Kind: dispatch.EventProgress, Ticket: g.ticket, Tokens: int(n)})
 	}
 }
 
@@ -201,7 +201,7 @@ func (g *Grant) Retry(ctx context.Context, kind fleet.OutcomeKind) error {
 	if c := g.capture.Load(); c != nil {
 		c.Attempts = append(c.Attempts, route.Attempt{Endpoint: g.id, Kind: kind, At: now})
 	}
-	v, sends := f.d.Retry(now, g.ticket, kind, f.sends[:0])
+	_, v, sends := f.do(now, dispatch.Event{Kind: dispatch.EventRetry, Ticket: g.ticket, Fault: kind})
 	var err error
 	if v.Kind == dispatch.Sent {
 		g.duplicate = g.duplicate || kind == fleet.OutcomeBroken
@@ -250,7 +250,7 @@ func (g *Grant) Done(o fleet.Outcome) {
 	if o.FirstToken == 0 {
 		o.FirstToken = g.first
 	}
-	sends := f.d.End(f.clock(), g.ticket, o, f.sends[:0])
+	_, _, sends := f.do(f.clock(), dispatch.Event{Kind: dispatch.EventEnd, Ticket: g.ticket, Outcome: o})
 	c := g.finish(0, o)
 	g.capture.Store(nil)
 	f.deliver(sends)

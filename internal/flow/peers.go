@@ -34,7 +34,7 @@ func (f *Flow) Hear(peer int32, notes []dispatch.Note) {
 	}
 	now := f.clock()
 	for i := range notes {
-		f.deliver(f.d.Hear(now, peer, &notes[i], f.sends[:0]))
+		f.happen(now, dispatch.Event{Kind: dispatch.EventNote, Peer: peer, Note: &notes[i]})
 	}
 }
 
@@ -43,7 +43,7 @@ func (f *Flow) PeerGone(peer int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {
-		f.deliver(f.d.PeerGone(f.clock(), peer, f.sends[:0]))
+		f.happen(f.clock(), dispatch.Event{Kind: dispatch.EventPeerGone, Peer: peer})
 	}
 }
 
@@ -60,7 +60,7 @@ func (f *Flow) Tell(fn func(notes []dispatch.Note)) {
 func (f *Flow) SetRank(rank, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.d.SetRank(rank, n)
+	f.do(f.clock(), dispatch.Event{Kind: dispatch.EventRank, Peer: int32(rank), Tokens: n})
 }
 
 // Peer returns what another router told and is not over.

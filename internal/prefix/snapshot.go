@@ -144,31 +144,50 @@ const maxDepth = 1 << 20
 // there is no such replica any more. The data are checked in full before the
 // first change; every error wraps ErrSnapshot.
 func (x *Index) Load(data []byte, check uint64, slot func(name string) int32) error {
+	r, runs, err := readSnapshot(data, check)
+	if err != nil {
+		return err
+	}
+	l := loader{x: x, data: r.data, runs: runs, slot: slot}
+	r.replicas(runs, &l)
+	return nil
+}
+
+// Check reports why Load would refuse a snapshot.
+func (x *Index) Check(data []byte, check uint64) error {
+	_, _, err := readSnapshot(data, check)
+	return err
+}
+
+// readSnapshot checks a snapshot in full. It returns a reader that stands before the
+// replicas.
+func readSnapshot(data []byte, check uint64) (*reader, []savedRun, error) {
 	const tail = 8
+	no := func(format string, a ...any) (*reader, []savedRun, error) {
+		return nil, nil, fmt.Errorf("%w: "+format, append([]any{ErrSnapshot}, a...)...)
+	}
 	if len(data) < len(snapshotMagic)+1+8+tail || string(data[:len(snapshotMagic)]) != snapshotMagic {
-		return fmt.Errorf("%w: not a snapshot", ErrSnapshot)
+		return no("not a snapshot")
 	}
 	body, sum := data[:len(data)-tail], binary.LittleEndian.Uint64(data[len(data)-tail:])
 	if xxh3.Hash(body) != sum {
-		return fmt.Errorf("%w: checksum does not match", ErrSnapshot)
+		return no("checksum does not match")
 	}
-	r := reader{data: body, at: len(snapshotMagic)}
+	r := &reader{data: body, at: len(snapshotMagic)}
 	if v := r.uvarint(math.MaxUint32); v != snapshotVersion {
-		return fmt.Errorf("%w: version %d, want %d", ErrSnapshot, v, snapshotVersion)
+		return no("version %d, want %d", v, snapshotVersion)
 	}
 	if c := r.fixed(); !r.bad && c != check {
-		return fmt.Errorf("%w: made with another key or block length", ErrSnapshot)
+		return no("made with another key or block length")
 	}
 	runs := r.runs()
 	replicas := r.at
 	r.replicas(runs, nil)
 	if r.bad || r.at != len(body) {
-		return fmt.Errorf("%w: malformed at byte %d", ErrSnapshot, r.at)
+		return no("malformed at byte %d", r.at)
 	}
 	r.at = replicas
-	l := loader{x: x, data: body, runs: runs, slot: slot}
-	r.replicas(runs, &l)
-	return nil
+	return r, runs, nil
 }
 
 // reader reads the snapshot and stays bad after the first malformed number.

@@ -86,6 +86,12 @@ func (c *Capture) Record() *Record {
 			r.Engine = engineModel(d)
 		}
 	}
+	if s := &d.Shadow; s.Policy != "" {
+		r.Shadow = &Shadow{Policy: s.Policy, Chosen: s.Endpoint, Agrees: s.Slot == d.Chosen}
+		if s.Priced {
+			r.Shadow.ExtraMS = ms(s.ExtraMS)
+		}
+	}
 	if d.Tied > 1 {
 		r.Tie = &Tie{Candidates: int(d.Tied), Key: strconv.FormatUint(d.TieKey, 16)}
 	}

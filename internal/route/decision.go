@@ -84,7 +84,23 @@ type Decision struct {
 	Priced  bool
 	Engine  Coef
 	Context Context
-	blind   float64 // Input.Blind
+	blind   float64   // Input.Blind
+	slots   []Slot    // Input.Slots; nil in a copy
+	costs   []float64 // memory of CopyFrom
+
+	Shadow ShadowPick
+}
+
+// ShadowPick is what a policy without effect would have chosen. The zero value: none
+// was asked.
+type ShadowPick struct {
+	Policy   string
+	Slot     int32
+	Endpoint string
+	// ExtraMS is the predicted cost of its pick less that of the one that was made;
+	// known where Priced is set.
+	ExtraMS float64
+	Priced  bool
 }
 
 // Why a candidate was chosen, in words for people. Records carry them as they are.
@@ -108,8 +124,7 @@ const (
 
 // Reset empties d for a new pick and keeps its memory.
 func (d *Decision) Reset() {
-	c := d.Candidates[:0]
-	*d = Decision{Candidates: c, Chosen: -1, Index: -1, MarginMS: -1}
+	*d = Decision{Candidates: d.Candidates[:0], costs: d.costs, Chosen: -1, Index: -1, MarginMS: -1}
 }
 
 // Pick returns the chosen candidate, nil where there is none.
@@ -134,55 +149,74 @@ func (d *Decision) Only(in *Input, policy string, c *Candidate) {
 	d.Candidates = append(d.Candidates, *c)
 }
 
-// CopyFrom makes d a copy of s that keeps at most max candidates: the chosen one
-// and the cheapest. Slots without an endpoint are left out. d's memory is reused.
+// CopyFrom makes d a copy of s that keeps at most max candidates, with what their
+// last scrape said: the chosen one and the cheapest. Slots without an endpoint are
+// left out. d's memory is reused, and some of s's.
 func (d *Decision) CopyFrom(s *Decision, max int) {
-	c := d.Candidates[:0]
+	c, costs := d.Candidates[:0], d.costs
 	*d = *s
-	d.Index = -1
+	d.Index, d.slots, d.costs = -1, nil, costs
 	limit, equal := math.Inf(1), 0
 	all := len(s.Candidates) <= max
 	if !all {
 		// Below the limit there are fewer than max; of those at the limit as many
 		// are kept as there is room for, one place less where the choice is none of
 		// those below.
-		limit = cheapest(s.Candidates, max)
+		s.listCosts()
+		limit = cheapest(s.costs, max)
 		equal = max
-		for i := range s.Candidates {
-			if x := &s.Candidates[i]; x.Drop == DropNone && x.CostMS < limit || int32(i) == s.Index {
+		for i, v := range s.costs {
+			if v < limit || int32(i) == s.Index {
 				equal--
 			}
 		}
 	}
 	for i := range s.Candidates {
-		x := &s.Candidates[i]
-		if x.Endpoint == "" {
-			continue
-		}
 		switch {
 		case int32(i) == s.Index:
 			d.Index = int32(len(c))
-		case all || x.Drop == DropNone && x.CostMS < limit:
-		case x.Drop == DropNone && x.CostMS == limit && equal > 0:
+		case all || s.costs[i] < limit:
+		case s.costs[i] == limit && equal > 0:
 			equal--
+		case s.Candidates[i].Endpoint == "":
+			continue
 		default:
 			d.Omitted++
 			continue
 		}
+		x := &s.Candidates[i]
+		if x.Endpoint == "" {
+			continue
+		}
 		c = append(c, *x)
+		if int(x.Slot) < len(s.slots) {
+			c[len(c)-1].scraped(s.At, s.slots[x.Slot].State)
+		}
 	}
 	d.Candidates = c
 }
 
-// cheapest returns the n-th smallest cost among the candidates that were not
-// dropped, the largest cost where there are fewer. n is at most MaxCaptured.
-func cheapest(cs []Candidate, n int) float64 {
+// listCosts lists the costs of the candidates, infinite for those that were dropped.
+// Candidates are large; over a thousand of them it pays to go over their costs alone.
+func (d *Decision) listCosts() {
+	d.costs = d.costs[:0]
+	for i := range d.Candidates {
+		v := math.Inf(1)
+		if x := &d.Candidates[i]; x.Drop == DropNone {
+			v = x.CostMS
+		}
+		d.costs = append(d.costs, v)
+	}
+}
+
+// cheapest returns the n-th smallest of the costs that are finite, the largest of them
+// where there are fewer. n is at most MaxCaptured.
+func cheapest(costs []float64, n int) float64 {
 	var heap [MaxCaptured]float64 // max-heap of the n smallest so far
 	n = min(n, MaxCaptured)
 	k := 0
-	for i := range cs {
-		v := cs[i].CostMS
-		if cs[i].Drop != DropNone || k == n && v >= heap[0] {
+	for _, v := range costs {
+		if k == n && v >= heap[0] || math.IsInf(v, 1) {
 			continue
 		}
 		p := 0

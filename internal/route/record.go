@@ -32,9 +32,18 @@ type Record struct {
 	// cheapest ones and the chosen one are always in.
 	CandidatesOmitted int          `json:"candidates_omitted,omitempty"`
 	WouldChangeIf     []string     `json:"would_change_if"`
+	Shadow            *Shadow      `json:"shadow,omitempty"`   // what route.shadow would have picked
 	Pressure          *float64     `json:"pressure,omitempty"` // requests expected per request in service
 	Engine            *EngineModel `json:"engine,omitempty"`
 	Outcome           *Result      `json:"outcome,omitempty"` // nil while the request runs, and in a preview
+}
+
+// Shadow is the pick of a policy without effect.
+type Shadow struct {
+	Policy  string   `json:"policy"`
+	Chosen  string   `json:"chosen"`
+	Agrees  bool     `json:"agrees"`
+	ExtraMS *float64 `json:"extra_cost_ms"` // predicted cost of its pick beyond that of the one made; null: no price
 }
 
 // Asked is the request of a Record.
