@@ -22,6 +22,7 @@ type Config struct {
 	Pools     []Pool
 	Auth      Auth
 	Tenants   []Tenant
+	Rollouts  []Rollout
 	Prices    []Price
 	Share     Share
 	StateDir  string // what a restart should find again; "": nothing is kept
@@ -92,6 +93,9 @@ type Pool struct {
 	Route    Route
 	Scale    Scale
 	Fallback []string // names of pools, in order
+	// FallbackWait is the longest predicted wait for a first token that is not worth a
+	// fallback; 0: only a pool that takes nothing is left.
+	FallbackWait time.Duration
 }
 
 // Model is one model of a pool, by the name that its engines know.
@@ -190,8 +194,45 @@ type Tenant struct {
 	QueueCap int
 	// Deadline for the first token, from arrival; 0: none.
 	Deadline  time.Duration
-	Logging   string // none, metadata, hash, redacted, full
-	CacheSalt string // shared, tenant, user
+	Logging   string   // none, metadata, hash, redacted, full
+	Pools     []string // that its prompts may reach; empty: all
+	CacheSalt string   // shared, tenant, user
+}
+
+// Rollout is two versions behind one name.
+type Rollout struct {
+	Name     string
+	Model    string // the name that clients ask for
+	Baseline Arm
+	Canary   Arm
+	Sticky   string   // tenant, user, session
+	Steps    []string // weights of the canary, rising, such as 5%
+	Every    time.Duration
+	Auto     bool
+	Guard    Guard
+	Shadow   Shadow
+}
+
+// Arm is one version of a rollout.
+type Arm struct {
+	Model  string  // or adapter
+	Pool   string  // "": the one that the name leads to
+	Weight float64 // relative to that of the other one; both 0: the first step
+}
+
+// Guard is when a canary is as good as its baseline.
+type Guard struct {
+	TTFT, ITL  float64 // largest ratio
+	Errors     Ratio   // largest difference
+	Samples    int
+	Confidence Ratio
+}
+
+// Shadow copies requests to the canary; the answers are dropped.
+type Shadow struct {
+	Share         Ratio
+	TokensPerHour int
+	Concurrent    int
 }
 
 // Limit is one quota, or several with one period. A bucket of each amount refills

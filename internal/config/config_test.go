@@ -157,7 +157,7 @@ func TestDiffSaysWhatIsLive(t *testing.T) {
 		{"listen.admin", "127.0.0.1:9900", "127.0.0.1:9901", false},
 		{"pools[chat].replicas.static", "http://127.0.0.1:8000, http://127.0.0.1:8001", "http://127.0.0.1:8000", true},
 		{"pools[chat].route.policy", "penstock", "random", true},
-		{"pools[chat].fallback", "spare", "other", false},
+		{"pools[chat].fallback", "spare", "other", true},
 		{"pools[spare]", "present", "", false},
 		{"pools[other]", "", "present", false},
 	}

@@ -124,7 +124,6 @@ const (
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
 	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
-	needsSpill  = "fallback pools are not part of this build"
 	needsShadow = "shadow policies are not part of this build"
 )
 
@@ -137,6 +136,7 @@ var rootObject = &object{name: "the file", fields: []field{
 	mapping("auth", "Who may enter. Without it the gateway is anonymous and binds loopback only.", authObject,
 		func(c *Config) *Auth { return &c.Auth }),
 	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants }),
+	mappings("rollouts", "Two versions behind one name.", rolloutObject, func(c *Config) *[]Rollout { return &c.Rollouts }, live()),
 	mappings("prices", "What tokens cost, for budgets.", priceObject, func(c *Config) *[]Price { return &c.Prices }, live()),
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
 	text("stateDir", "Directory for what a restart should find again: the prefix index and the key of its hashes; empty: nothing.",
@@ -183,7 +183,9 @@ var poolObject = &object{name: "a pool", id: "name", fields: []field{
 	mapping("slo", "What users are promised.", sloObject, func(p *Pool) *SLO { return &p.SLO }),
 	mapping("route", "How requests are spread.", routeObject, func(p *Pool) *Route { return &p.Route }),
 	mapping("scale", "How many replicas there should be.", scaleObject, func(p *Pool) *Scale { return &p.Scale }),
-	texts("fallback", "Pools to try in order, only before the first byte.", func(p *Pool) *[]string { return &p.Fallback }, later(needsSpill)),
+	texts("fallback", "Pools to try in order, only before the first byte.", func(p *Pool) *[]string { return &p.Fallback }, live()),
+	length("fallbackWait", "Longest predicted wait for a first token that is not worth a fallback; 0: only where the pool takes nothing, or the prompt is too long for it.",
+		func(p *Pool) *time.Duration { return &p.FallbackWait }, within(0, 3600), live()),
 }}
 
 var modelObject = &object{name: "a model", id: "name", fields: []field{
@@ -291,6 +293,7 @@ var tenantObject = &object{name: "a tenant", id: "name", fields: []field{
 		func(t *Tenant) *time.Duration { return &t.Deadline }, within(0, 86400), live()),
 	integer("queueCap", "Most requests of the tenant that wait for a replica at a time; 0: no cap.",
 		func(t *Tenant) *int { return &t.QueueCap }, within(0, 1e6), live()),
+	texts("pools", "Pools that its prompts may reach, fallbacks and shadow traffic included; empty: all.", func(t *Tenant) *[]string { return &t.Pools }, live()),
 	text("logging", "What of a prompt may be recorded.", func(t *Tenant) *string { return &t.Logging },
 		def("metadata"), oneOf("none", "metadata", "hash", "redacted", "full")),
 	text("cacheSalt", "Who shares the prefix cache of an engine.", func(t *Tenant) *string { return &t.CacheSalt },

@@ -19,7 +19,9 @@ func (d *decoder) validate(c *Config) {
 		p := &c.Pools[i]
 		path := fmt.Sprintf("pools[%d]", i)
 		d.unique(names, p.Name, path+".name", "pool")
-		d.validateModels(p, path, served)
+		if !c.Spare(p.Name) {
+			d.validateModels(p, path, served)
+		}
 		d.validateReplicas(p, path)
 		if p.Scale.Min > p.Scale.Max {
 			d.failPath(path+".scale.min", "min %d is more than max %d", p.Scale.Min, p.Scale.Max)
@@ -33,6 +35,14 @@ func (d *decoder) validate(c *Config) {
 		d.validateFallback(c, i, names)
 	}
 	d.validateTenants(c)
+	d.validateRollouts(c, names)
+	for i := range c.Tenants {
+		for j, name := range c.Tenants[i].Pools {
+			if _, ok := names[name]; !ok {
+				d.failPath(fmt.Sprintf("tenants[%d].pools[%d]", i, j), "there is no pool %q", name)
+			}
+		}
+	}
 }
 
 func (d *decoder) unique(seen map[string]string, name, path, what string) {

@@ -64,6 +64,11 @@ type Options struct {
 	Version  string                // of this program
 	Router   string                // name of this router
 	Loopback bool                  // the listener is on loopback: check the Host header
+	Hosts    []string              // names that the Host header may have elsewhere, beside addresses
+	// Doorkeeper asks operators for keys; nil: whoever reaches the listener may do all.
+	Doorkeeper Doorkeeper
+	Audit      *journal.Audit // of changes; nil: nobody keeps them
+	Rollouts   Rollouter      // nil: there are none
 	// Desired is the count of replicas that the scaler wants for a pool; nil, or
 	// false, where none is known.
 	Desired func(pool string) (int, bool)
@@ -118,6 +123,8 @@ func New(o Options) *Server {
 	mux.HandleFunc("POST /api/v1/replicas/{id}/undrain", s.drain)
 	mux.HandleFunc("GET /api/v1/config", s.config)
 	mux.HandleFunc("GET /api/v1/http_sd", s.httpSD)
+	mux.HandleFunc("GET /api/v1/audit", s.auditLog)
+	s.rolloutRoutes(mux)
 	mux.HandleFunc("GET /replicas/{id}/metrics", s.replicaMetrics)
 	s.pages(mux)
 	if o.Metrics != nil {
@@ -125,7 +132,7 @@ func New(o Options) *Server {
 	}
 	mux.HandleFunc("/", s.notFound)
 	s.parts = partsOf(mux)
-	s.h = s.guard(http.NewCrossOriginProtection().Handler(mux))
+	s.h = s.guard(http.NewCrossOriginProtection().Handler(s.roles(mux)))
 	return s
 }
 
@@ -135,7 +142,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.h.ServeHT
 // guard checks the Host header on loopback and sets what every answer carries.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.o.Loopback && !localHost(r.Host) {
+		if !s.hostAllowed(r.Host) {
 			fail(w, http.StatusForbidden, "host_not_allowed",
 				fmt.Sprintf("host %q is not this machine; ask for 127.0.0.1 or localhost", clip(r.Host)))
 			return
