@@ -47,6 +47,9 @@ const (
 	keyGuidedGrammar
 	keyStructuredOutputs
 	keyFunctions
+	keyBackground
+	keyPriority
+	keySteering // of many names, see steers
 	// Of stream_options and metadata.
 	keyIncludeUsage
 	keyUserID
@@ -80,6 +83,7 @@ var keyNames = [numKeys]string{
 	keyBestOf: "best_of", keyLogprobs: "logprobs", keyTopLogprobs: "top_logprobs", keyPromptLogprobs: "prompt_logprobs", keyNPredict: "n_predict",
 	keyResponseFormat: "response_format", keyGuidedJSON: "guided_json", keyGuidedRegex: "guided_regex", keyGuidedGrammar: "guided_grammar",
 	keyStructuredOutputs: "structured_outputs", keyFunctions: "functions",
+	keyBackground: "background", keyPriority: "priority",
 	keyIncludeUsage: "include_usage", keyUserID: "user_id",
 	keyRole: "role", keyContent: "content", keyToolCalls: "tool_calls", keyOutput: "output", keyArguments: "arguments",
 	keyType: "type", keyText: "text", keyThinking: "thinking", keyName: "name", keyPartInput: "input",
@@ -106,7 +110,7 @@ func (s keySet) has(id keyID) bool { return s&(1<<id) != 0 }
 
 // What is read on every surface, then what some read.
 var (
-	commonKeys = set(keyModel, keyStream, keyStreamOptions, keyUser, keyPromptCacheKey, keyCacheSalt)
+	commonKeys = set(keyModel, keyStream, keyStreamOptions, keyUser, keyPromptCacheKey, keyCacheSalt, keyPriority, keySteering)
 
 	// grammarKeys hold schemas and grammars that an engine compiles.
 	grammarKeys = set(keyResponseFormat, keyGuidedJSON, keyGuidedRegex, keyGuidedGrammar, keyStructuredOutputs)
@@ -116,7 +120,7 @@ var (
 			keyN, keyBestOf, keyLogprobs, keyTopLogprobs, keyPromptLogprobs),
 		fleet.SurfaceCompletions: commonKeys | grammarKeys | set(keyPrompt, keyMaxTokens, keyMaxCompletionTokens, keyNPredict, keyN, keyBestOf, keyLogprobs, keyPromptLogprobs),
 		fleet.SurfaceEmbeddings:  commonKeys | set(keyInput, keyMessages),
-		fleet.SurfaceResponses:   commonKeys | set(keyInput, keyInstructions, keyTools, keyMaxOutputTokens, keyTopLogprobs, keyText),
+		fleet.SurfaceResponses:   commonKeys | set(keyInput, keyInstructions, keyTools, keyMaxOutputTokens, keyTopLogprobs, keyText, keyBackground),
 		fleet.SurfaceMessages:    commonKeys | set(keyMessages, keySystem, keyTools, keyMaxTokens, keyMetadata),
 		fleet.SurfaceCountTokens: commonKeys | set(keyMessages, keySystem, keyTools),
 		fleet.SurfaceRerank:      commonKeys | set(keyQuery, keyDocuments),
@@ -166,12 +170,28 @@ func (in keySet) lookup(k []byte) keyID {
 				return i
 			}
 		}
-		return keyNone
+		if id = keyNone; in.has(keySteering) && steers(k) {
+			id = keySteering
+		}
+		return id
 	}
 	if !in.has(id) {
 		return keyNone
 	}
 	return id
+}
+
+// steers reports whether a member of a body lets a client choose the weights, the
+// worker, the slot or the source of a KV cache at an engine. Those choices are the
+// router's: some are names of files, some addresses that the engine connects to.
+func steers(k []byte) bool {
+	switch string(k) {
+	case "kv_transfer_params", "disaggregated_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", // where the KV cache comes from
+		"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "id_slot", // which worker
+		"lora_path", "lora_request", "lora": // which weights
+		return true
+	}
+	return false
 }
 
 // variant returns the member of in that k names in another case, by the folding
@@ -222,6 +242,9 @@ func (p *parser) key(in keySet, seen *keySet, where *place) keyID {
 		p.i = at
 		p.refuse(where.name(id), "is given in another case")
 		return keyNone
+	}
+	if id == keySteering {
+		return id // of many names
 	}
 	if seen.has(id) {
 		p.i = at

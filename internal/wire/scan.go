@@ -33,6 +33,9 @@ type Scan struct {
 	SaltSpan    Span // of "cache_salt" with its quotes; empty where it is absent
 	OptionsSpan Span // of the value of "stream_options"
 	UsageSpan   Span // of the value of "include_usage" in it
+	// PrioritySpan is that of the value of "priority", by which some engines order
+	// their queue.
+	PrioritySpan Span
 
 	Stream       bool // "stream": true
 	IncludeUsage bool // "stream_options": {"include_usage": true}
@@ -177,6 +180,13 @@ func (p *parser) setting(id keyID) {
 		s.BestOf = p.count(id)
 	case keyLogprobs, keyTopLogprobs, keyPromptLogprobs:
 		p.logprobs(id)
+	case keyBackground:
+		p.background()
+	case keyPriority:
+		start, end := p.skip()
+		s.PrioritySpan = Span{start, end}
+	case keySteering:
+		p.steering()
 	case keyResponseFormat, keyGuidedJSON, keyGuidedRegex, keyGuidedGrammar, keyStructuredOutputs, keyFunctions, keyText:
 		p.grammar()
 	case keyUser:
@@ -247,6 +257,23 @@ func (p *parser) logprobs(id keyID) {
 	}
 	if n := p.count(id); s.Logprobs >= 0 {
 		s.Logprobs = max(s.Logprobs, n)
+	}
+}
+
+// background refuses an answer that is computed after the request ended: nothing
+// would count it, and no path leads to it.
+func (p *parser) background() {
+	start, end := p.skip()
+	if v := string(p.b[start:end]); p.err == nil && v != "false" && v != "null" {
+		p.err = &BadRequest{Param: "background", Message: "background must be false", Offset: start, Code: CodeInvalidValue}
+	}
+}
+
+// steering refuses a member of steers unless it is empty.
+func (p *parser) steering() {
+	start, end := p.skip()
+	if v := string(p.b[start:end]); p.err == nil && v != "null" && v != "[]" {
+		p.err = &BadRequest{Message: "the body has a member that only a router may set", Offset: start, Code: CodeInvalidValue}
 	}
 }
 
