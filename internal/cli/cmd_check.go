@@ -13,13 +13,39 @@ import (
 )
 
 func checkCmd(e *Env) *cobra.Command {
+	f := &checkFlags{}
 	c := grouped(groupAsk, &cobra.Command{
-		Use:   "check",
-		Short: "Check a component from the outside",
-		Args:  noArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Use:   "check --config FILE",
+		Short: "Check that what Penstock relies on is there",
+		Long: `Check that what a configuration relies on is there: replicas that answer, metrics
+that are fresh, in a cluster the rights of the account, the metrics API, and that
+nobody else scales the same object. Each line that fails says what to do.
+
+With --production the checklist of a production system instead: readiness that
+means loaded weights, no scaling by CPU, prefix cache, direct scrapes, adapters,
+failure mode with a drill of the last 90 days, a logging policy, keys.
+
+It changes nothing. It exits with 3 when a check fails.`,
+		Example: `  penstock check --config penstock.yaml
+  penstock check --config penstock.yaml --production --drill drill.json
+  penstock check stack --namespace models
+  penstock check epp 127.0.0.1:9002`,
+		Args: noArgs,
 	})
-	c.AddCommand(checkEPPCmd(e))
+	fl := c.Flags()
+	fl.StringVarP(&f.config, "config", "c", "", "configuration file")
+	fl.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, ~/.kube/config or the service account)")
+	fl.BoolVar(&f.production, "production", false, "the checklist of a production system")
+	fl.StringVar(&f.drill, "drill", "", "with --production: `file` with the report of penstock drill epp -o json")
+	fl.DurationVar(&f.wait, "wait", 5*time.Second, "longest wait for the replicas of a pool to answer")
+	out := outputFlag(c, "table", "json")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if f.config == "" {
+			return usagef("penstock check --config penstock.yaml; or one of its subcommands epp and stack", "name the configuration to check")
+		}
+		return runCheck(c, e, f, *out)
+	}
+	c.AddCommand(checkEPPCmd(e), checkStackCmd(e))
 	return c
 }
 

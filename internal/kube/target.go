@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -182,4 +183,71 @@ func moversOf(fields []metav1.ManagedFieldsEntry) []mover {
 	}
 	slices.SortStableFunc(out, func(a, b mover) int { return b.at.Compare(a.at) })
 	return out
+}
+
+// Replicas reads how many replicas are asked for of a target.
+func (c *Cluster) Replicas(ctx context.Context, t Target) (int, error) {
+	st, err := (&scaler{c: c, t: t}).read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return st.spec, nil
+}
+
+// Serves reports whether the API server has a resource.
+func (c *Cluster) Serves(groupVersion, resource string) (bool, error) {
+	l, err := c.Pods.Discovery().ServerResourcesForGroupVersion(groupVersion)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(l.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }), nil
+}
+
+// FailureMode is what an InferencePool says about a picker that is down; "" nothing.
+func (c *Cluster) FailureMode(ctx context.Context, ns, name string) (string, error) {
+	o, err := c.Dynamic.Resource(PoolResource).Namespace(ns).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	mode, _, err := unstructured.NestedString(o.Object, "spec", "endpointPickerRef", "failureMode")
+	return mode, err
+}
+
+// WeakReadiness says what is wrong with the readiness probes of the pods of a target;
+// "" where a container asks its engine by HTTP.
+func (c *Cluster) WeakReadiness(ctx context.Context, t Target) (string, error) {
+	gvr, err := c.Resource(t)
+	if err != nil {
+		return "", err
+	}
+	o, err := c.Dynamic.Resource(gvr).Namespace(t.Namespace).Get(ctx, t.Name, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	list, ok, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+	if !ok {
+		return "", nil // a kind whose pods are described elsewhere
+	}
+	tcp := false
+	for _, x := range list {
+		m, ok := x.(map[string]any)
+		if !ok {
+			continue
+		}
+		p, ok := m["readinessProbe"].(map[string]any)
+		if !ok {
+			continue
+		}
+		if p["httpGet"] != nil || p["exec"] != nil {
+			return "", nil
+		}
+		tcp = tcp || p["tcpSocket"] != nil
+	}
+	if tcp {
+		return "the readiness probe only opens the port, which is open before the model is loaded", nil
+	}
+	return "no container has a readiness probe: a pod is Ready as soon as it runs", nil
 }
