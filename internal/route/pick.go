@@ -21,7 +21,7 @@ func (d *Decision) stamp(in *Input, policy string) {
 	d.SnapshotVersion, d.SnapshotAt = in.SnapshotVersion, in.SnapshotAt
 	d.PromptTokens, d.BlockTokens = in.PromptTokens, in.BlockTokens
 	d.Engine, d.Context = in.Engine, in.Context
-	d.blind = in.Blind
+	d.blind, d.slots = in.Blind, in.Slots
 }
 
 // begin resets d for a pick of the named policy and fills in one candidate a slot
@@ -42,9 +42,6 @@ func (d *Decision) begin(in *Input, policy string) {
 			continue
 		}
 		c.observe(in, &in.Slots[i])
-		if !in.Bare {
-			c.scraped(in.Now, in.Slots[i].State)
-		}
 	}
 }
 
@@ -117,13 +114,14 @@ func tieKey(in *Input) uint64 {
 // in the margin and the predictions.
 func (d *Decision) choose(slots []Slot) {
 	best, second := math.Inf(1), math.Inf(1)
-	n := 0
+	n, warmest := 0, int32(0)
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
 		if c.Drop != DropNone {
 			continue
 		}
 		n++
+		warmest = max(warmest, c.Hit)
 		if c.CostMS < best {
 			best, second = c.CostMS, best
 		} else if c.CostMS < second {
@@ -150,7 +148,7 @@ func (d *Decision) choose(slots []Slot) {
 	case n == 1:
 		d.Why = WhyOnly
 		return
-	case d.warmer():
+	case warmest > d.Candidates[d.Index].Hit:
 		d.DemotedByLoad, d.Why = true, WhyDemoted
 	case d.Tied > 1:
 		d.Why = WhyTie
@@ -191,15 +189,4 @@ func (d *Decision) take(why string) {
 	d.Chosen, d.Why = p.Slot, why
 	d.PredictedCached = int(math.Round(float64(p.Cached)))
 	d.PredictedTTFTMS = p.OwnMS
-}
-
-// warmer reports whether a candidate holds more of the prompt than the chosen one.
-func (d *Decision) warmer() bool {
-	hit := d.Candidates[d.Index].Hit
-	for i := range d.Candidates {
-		if c := &d.Candidates[i]; c.Drop == DropNone && c.Hit > hit {
-			return true
-		}
-	}
-	return false
 }
