@@ -122,6 +122,7 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 		fmt.Fprint(w, "  no snapshot yet")
 	}
 	fmt.Fprintln(w)
+	printShadow(w, p.Shadow)
 	if p.Control != nil {
 		printControl(w, p)
 	}

@@ -60,6 +60,7 @@ type livePool struct {
 	source   string
 	flow     *flow.Flow
 	observer *observe.Observer
+	keeper   *keeper                   // of its prefix index; nil: nothing is kept
 	auth     string                    // Authorization for the engines
 	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
 	compat   atomic.Pointer[kube.Compat]
@@ -245,9 +246,12 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 			Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil}),
 	})
 	s.sharePool(lp)
+	if err := s.keepPool(lp, seed); err != nil {
+		return err
+	}
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
-		Publish: func(snap *fleet.Snapshot) { lp.flow.Observe(snap); s.epp.observed() }, Log: s.log, Clock: s.clock,
+		Publish: func(snap *fleet.Snapshot) { lp.flow.Observe(snap); s.warm(lp, snap); s.epp.observed() }, Log: s.log, Clock: s.clock,
 	})
 	s.pools = append(s.pools, lp)
 	return nil

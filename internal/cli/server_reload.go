@@ -97,6 +97,11 @@ func (s *server) applyPool(lp *livePool, p config.Pool) error {
 			return fmt.Errorf("pool %s: %w", p.Name, err)
 		}
 	}
+	if p.Route.Shadow != lp.cfg.Route.Shadow {
+		if err := lp.flow.SetShadow(p.Route.Shadow); err != nil {
+			return fmt.Errorf("pool %s: %w", p.Name, err)
+		}
+	}
 	if !slices.Equal(modelNames(&p), modelNames(&lp.cfg)) {
 		lp.observer.SetModels(modelNames(&p))
 	}

@@ -124,7 +124,6 @@ const (
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
 	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
-	needsShadow = "shadow policies are not part of this build"
 )
 
 var rootObject = &object{name: "the file", fields: []field{
@@ -240,8 +239,8 @@ var sloObject = &object{name: "slo", fields: []field{
 var routeObject = &object{name: "route", fields: []field{
 	text("policy", "How a replica is picked.", func(r *Route) *string { return &r.Policy }, def("penstock"),
 		among(func(o Options) []string { return o.Policies }), live()),
-	text("shadow", "A second policy that decides without effect.", func(r *Route) *string { return &r.Shadow },
-		among(shadows), live(), later(needsShadow)),
+	text("shadow", "A second policy that decides without effect; status tells how often it agrees and what it is predicted to gain.",
+		func(r *Route) *string { return &r.Shadow }, among(shadows), live()),
 	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once.",
 		func(r *Route) *time.Duration { return &r.HoldFor }, def("0s")),
 }}

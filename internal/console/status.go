@@ -69,6 +69,7 @@ type PoolStatus struct {
 	Replica  []ReplicaStatus  `json:"endpoints"`
 	Engine   *EngineInUse     `json:"engine,omitempty"`
 	Adapters []AdapterSummary `json:"adapters,omitempty"`
+	Shadow   *ShadowState     `json:"shadow,omitempty"`
 	// Verdict says in a sentence whether users are fine and what binds; null before
 	// the first look.
 	Verdict *PoolVerdict `json:"verdict,omitempty"`
@@ -229,6 +230,7 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 		},
 		Replica: []ReplicaStatus{},
 	}
+	out.Shadow = shadowState(&st.Shadow)
 	if p.Control != nil {
 		out.Control = p.Control()
 	}
