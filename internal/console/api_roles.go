@@ -54,7 +54,13 @@ func mayAct(role, wanted string) bool {
 }
 
 // open are paths that tell nothing of the fleet.
-func open(path string) bool { return path == "/healthz" || path == "/readyz" }
+func open(path string) bool {
+	switch path {
+	case "/healthz", "/readyz", "/login", "/logout", "/favicon.svg":
+		return true
+	}
+	return strings.HasPrefix(path, "/assets/")
+}
 
 // roleFor is what a request needs: reading, and asking what would be, needs read;
 // changes of the configuration and of keys need admin; other changes operate.
@@ -77,8 +83,8 @@ func (s *Server) roles(next http.Handler) http.Handler {
 		if s.o.Doorkeeper != nil && !open(r.URL.Path) {
 			var ok bool
 			var wait time.Duration
-			if who, ok, wait = s.o.Doorkeeper.Operator(r); !ok {
-				s.keepOut(w, wait)
+			if who, ok, wait = s.o.Doorkeeper.Operator(s.signedIn(r)); !ok {
+				s.keepOut(w, r, wait)
 				return
 			}
 		}
@@ -109,15 +115,21 @@ func orNothing(role string) string {
 	return role
 }
 
-func (s *Server) keepOut(w http.ResponseWriter, wait time.Duration) {
+func (s *Server) keepOut(w http.ResponseWriter, r *http.Request, wait time.Duration) {
 	if wait > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(wait, time.Second)/time.Second)))
 		fail(w, http.StatusServiceUnavailable, "try_later", "the credentials cannot be judged now")
 		return
 	}
-	// A browser asks for a password, and the console then works in it: the key is the
-	// password, the name is free.
+	if toLogin(w, r) {
+		return
+	}
+	// Tools that know only passwords get in, too: the key is the password, the name is
+	// free. A script of a page must not make the browser ask for one.
 	w.Header()["Www-Authenticate"] = []string{"Bearer", `Basic realm="penstock", charset="UTF-8"`}
+	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" && mode != "navigate" {
+		w.Header()["Www-Authenticate"] = []string{"Bearer"}
+	}
 	fail(w, http.StatusUnauthorized, "key_missing", "a key or token with a role is needed")
 }
 

@@ -86,12 +86,13 @@ const (
 
 // Server is the admin API. It implements http.Handler.
 type Server struct {
-	o       Options
-	h       http.Handler
-	history *history
-	hub     hub
-	playing chan struct{} // held by the simulation that runs
-	parts   []string      // optional parts of the API that are there
+	o        Options
+	h        http.Handler
+	history  *history
+	hub      hub
+	sessions sessions
+	playing  chan struct{} // held by the simulation that runs
+	parts    []string      // optional parts of the API that are there
 }
 
 // New returns the admin API.
@@ -127,6 +128,10 @@ func New(o Options) *Server {
 	s.rolloutRoutes(mux)
 	mux.HandleFunc("GET /replicas/{id}/metrics", s.replicaMetrics)
 	s.pages(mux)
+	mux.HandleFunc("GET /api/v1/me", s.me)
+	mux.HandleFunc("GET /login", s.loginForm)
+	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("POST /logout", s.logout)
 	if o.Metrics != nil {
 		mux.Handle("GET /metrics", o.Metrics)
 	}

@@ -66,6 +66,14 @@ func partsOf(mux *http.ServeMux) []string {
 	return out
 }
 
+// styleSheet is the address of the style sheet, "" where there is none.
+func styleSheet() string {
+	if l, err := fs.Glob(ui, distDir+"/assets/*.css"); err == nil && len(l) > 0 {
+		return "/assets/" + path.Base(l[0])
+	}
+	return ""
+}
+
 // pages registers the documents and their assets.
 func (s *Server) pages(mux *http.ServeMux) {
 	for _, p := range pagePaths {

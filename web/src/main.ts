@@ -4,7 +4,7 @@ import "./app.css";
 import { html, render, useEffect, useRef, useState } from "./lib/html.ts";
 import { themeChanged } from "./lib/chart.ts";
 import { secs } from "./lib/format.ts";
-import { store, useStore } from "./lib/live.ts";
+import { store, useStore, whoIs, whoami } from "./lib/live.ts";
 import { go, usePath } from "./lib/router.ts";
 import { Overview } from "./pages/overview.ts";
 import { Decisions } from "./pages/decisions.ts";
@@ -93,6 +93,7 @@ function App() {
       })}</nav>
       <${Connection} />
       <button class="btn ghost" onClick=${cycle} aria-label=${`theme: ${theme}; switch to ${next}`}>${theme === "auto" ? "◐ auto" : theme === "light" ? "○ light" : "● dark"}</button>
+    ${whoIs().session && html`<form method="post" action="/logout"><button class="btn ghost">sign out ${whoIs().name}</button></form>`}
     </div></header>
     <main id="main" tabindex="-1" ref=${main}>
       ${lost && html`<p class="lost">The server does not answer; what follows is ${secs(s.age())} old. Trying again.</p>`}
@@ -113,6 +114,7 @@ document.addEventListener("click", (e) => {
 
 applyTheme(savedTheme());
 store.start();
+void whoami();
 const app = document.getElementById("app")!;
 app.textContent = "";
 render(html`<${App} />`, app);

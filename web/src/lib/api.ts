@@ -30,5 +30,6 @@ export async function ask<T>(path: string, body?: unknown): Promise<Answer<T>> {
 export function cli(command: string): string {
   const here = location.origin;
   const usual = here === "http://127.0.0.1:9900" || here === "http://localhost:9900" || location.protocol === "file:";
-  return command + (usual ? "" : ` --server ${here}`);
+  const asks = /^penstock (status|top|explain|diagnose|drain|scale|rollout)\b/.test(command);
+  return command + (usual || !asks ? "" : ` --server ${here}`);
 }

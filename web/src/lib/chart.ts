@@ -11,7 +11,7 @@ export interface Line { label: string; color: string; values: Num[]; dash?: bool
 export interface Band { from: number; to: number; color: string }
 export interface ChartProps {
   title: string; x: number[]; lines: Line[]; from: number; to: number; format: (v: Num | undefined) => string;
-  height?: number; min?: number; sync?: string; marks?: Mark[]; bands?: Band[]; limit?: Num; limitLabel?: string;
+  height?: number; min?: number; sync?: string; marks?: Mark[]; bands?: Band[]; limit?: Num; limitLabel?: string; axis?: number;
   onSelect?: (from: number, to: number) => void;
 }
 
@@ -115,8 +115,8 @@ function options(p: () => ChartProps, width: number, onCursor: (i: number | null
       },
     },
     axes: [
-      { ...axis, size: 22, space: 90, values: (_u, v) => v.map((t) => clock(t * 1000).slice(0, 5)) },
-      { ...axis, size: 52, space: 34, values: (_u, v) => v.map((y) => p().format(y)) },
+      { ...axis, size: 22, space: 90, values: (_u, v) => v.map((t) => clock(t * 1000).slice(0, p().to - p().from > 300 ? 5 : 8)) },
+      { ...axis, size: now.axis ?? 52, space: 34, values: (_u, v) => v.map((y) => p().format(y)) },
     ],
     series: [
       {},

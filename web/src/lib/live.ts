@@ -174,6 +174,16 @@ export function useStore(every = 0): Store {
   return store;
 }
 
+/** Who looks, and what they may do. */
+export interface Me { name: string; role: string; operate: boolean; session: boolean }
+let me: Me = { name: "local", role: "admin", operate: true, session: false };
+export async function whoami(): Promise<void> {
+  const a = await ask<Me>("/api/v1/me");
+  if ("data" in a) me = a.data;
+  store.changed();
+}
+export const whoIs = (): Me => me;
+
 /** The address where this server has that part of the API, "" where it has not; undefined before it said so. */
 export function usePart(name: string, path: string): string | undefined {
   const s = useStore(1000);

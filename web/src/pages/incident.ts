@@ -7,7 +7,7 @@ import { clock, count, known, ms, pct, secs } from "../lib/format.ts";
 import { useStore, type Store } from "../lib/live.ts";
 import { useQuery } from "../lib/router.ts";
 import { Copy, Empty, Page, Panel, State } from "../lib/ui.ts";
-import { Strip, type Range } from "../parts/strip.ts";
+import { Strip, begin, type Range } from "../parts/strip.ts";
 import { PoolPicker, pickPool } from "./overview.ts";
 import type { Num, Series, Span } from "../lib/types.ts";
 
@@ -78,7 +78,7 @@ export function Incident() {
   const end = data?.x[data.x.length - 1] ?? series.end;
   const last = Number(query.get("last") ?? 15);
   const fixed = query.get("from") && query.get("to");
-  const range: Range = fixed ? { from: at(query.get("from")!), to: at(query.get("to")!) } : { from: end - last * 60, to: end };
+  const range: Range = fixed ? { from: at(query.get("from")!), to: at(query.get("to")!) } : { from: begin(data?.x ?? [], end, last * 60), to: end };
   const mine = series.findings.filter((f) => (f.object.includes(" ") ? f.object.includes(pool.name) : true) && at(f.from) <= range.to && (!f.to || at(f.to) >= range.from))
     .sort((a, b) => Number(!!a.to) - Number(!!b.to) || at(b.from) - at(a.from));
   const key = (f: Held) => f.code + "|" + f.object + "|" + f.from;

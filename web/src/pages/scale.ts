@@ -3,7 +3,7 @@
 import { html, useState } from "../lib/html.ts";
 import { ask } from "../lib/api.ts";
 import { clock, count, known, ms, pct, secs, words } from "../lib/format.ts";
-import { usePart, usePoll, useStore } from "../lib/live.ts";
+import { usePart, usePoll, useStore, whoIs } from "../lib/live.ts";
 import { Cli, Empty, Page, Panel, State } from "../lib/ui.ts";
 import type { Num, Recommendation } from "../lib/types.ts";
 
@@ -72,6 +72,7 @@ function Controls({ r, reload }: { r: Recommendation; reload: () => void }) {
     say("error" in a ? a.error : "absent" in a ? "this server cannot" : "done");
     reload();
   };
+  if (!whoIs().operate) return null;
   const held = r.paused || (r.pinned !== undefined && r.pinned !== null && r.pinned !== false && r.pinned !== 0);
   return html`<div class="legend">${held ? html`<button class="btn" onClick=${() => void act("resume")}>Resume</button>` : html`<button class="btn" onClick=${() => void act("pause")}>Pause</button><button class="btn" onClick=${() => void act("pin")}>Pin at ${count(wanted(r))}</button>`}<span role="status">${said}</span></div>`;
 }

@@ -80,7 +80,7 @@ export function WhatIf() {
     <${Panel} title="Two knobs" right=${PRESETS.map(([name, r, s]) => html`<button class="btn" key=${name} aria-pressed=${k.r === r && k.s === s} onClick=${() => set({ r: String(r), s: String(s) })}>${name}</button>`)} cli=${`penstock whatif --replicas ${k.r} --shared ${k.s}`}>
       <div class="stack">
         <div class="knobs"><${Slider} id="k-r" label="Replicas, R" value=${k.r} min=${1} max=${64} step=${1} show=${String(k.r)} set=${(v: number) => set({ r: String(v) })} /><${Slider} id="k-s" label="Share of prompt tokens that was sent before, s" value=${k.s} min=${0.01} max=${0.99} step=${0.01} show=${pct(k.s)} set=${(v: number) => set({ s: String(v) })} /></div>
-        <${Sentence} k=${k} /><${Curve} k=${k} dots=${dots} /><${Notes} k=${k} />
+        <${Sentence} k=${k} /><div class="figure"><${Curve} k=${k} dots=${dots} /><${Notes} k=${k} /></div>
       </div><//>
     <${Panel} title="Run it" sub="with eviction, skew, imbalance and queues" right=${html`<button class="btn" aria-pressed=${live} onClick=${() => set({ run: live ? null : "1" })}>Follow the knobs</button><button class="btn primary" disabled=${ran.busy} onClick=${() => void run()}>${ran.busy ? "Running" : "Run it"}</button>`}>
       <div class="stack">

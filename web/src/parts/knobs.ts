@@ -21,7 +21,7 @@ export function Slider(p: { label: string; value: number; min: number; max: numb
 
 export function Sentence({ k }: { k: Knobs }) {
   const f = rule(k.s, k.r);
-  return html`<p class="big" role="status">With <b>${k.r} ${k.r === 1 ? "replica" : "replicas"}</b> and <b>${pct(k.s)}</b> of prompt tokens shareable, random balancing finds <b class="c-random">${pct(f.random, 1)}</b> of them in a cache and cache-aware routing <b class="c-aware">${pct(f.aware, 1)}</b>: about <b>${pct(f.saved, 0)}</b> of the computing is saved.</p>`;
+  return html`<p class="big" role="status">With <b>${k.r} ${k.r === 1 ? "replica" : "replicas"}</b> and <b>${pct(k.s)}</b> of prompt tokens shareable, random balancing finds <b class="c-random">${pct(f.random, 1)}</b> of all prompt tokens in a cache, cache-aware routing <b class="c-aware">${pct(f.aware, 1)}</b>. That saves about <b>${pct(f.saved, 0)}</b> of the computing.</p>`;
 }
 
 const W = 760, H = 300, L = 44, R = 108, T = 16, B = 34;
@@ -44,7 +44,7 @@ export function Curve({ k, dots }: { k: Knobs; dots: Dot[] }) {
   return html`<div><svg class="curve" viewBox=${`0 0 ${W} ${H}`} role="img" aria-label=${`hit ratio over the number of replicas; at ${k.r}: random ${pct(f.random, 1)}, cache-aware ${pct(f.aware, 1)}`}>
     ${[0, 0.25, 0.5, 0.75, 1].map((v) => html`<g key=${v}><line class="grid" x1=${L} x2=${W - R} y1=${Y(v)} y2=${Y(v)} /><text x=${L - 8} y=${Y(v) + 4} text-anchor="end">${pct(v)}</text></g>`)}
     ${[1, 2, 4, 8, 16, 32, 64].map((r) => html`<text key=${r} x=${X(r)} y=${H - 12} text-anchor="middle">${r}</text>`)}
-    <text x=${W - R + 8} y=${H - 12}>replicas</text>
+    <text x=${W - R + 18} y=${H - 12}>replicas</text>
     <line class="at" x1=${X(k.r)} x2=${X(k.r)} y1=${T} y2=${H - B} />
     <path class="random" d=${path((r) => rule(k.s, r).random)} /><path class="aware" d=${path((r) => rule(k.s, r).aware)} />
     <text class="lbl fa" x=${W - R + 8} y=${ya + 4}>cache-aware</text><text class="lbl fr" x=${W - R + 8} y=${yr + 4}>random</text>

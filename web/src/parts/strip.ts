@@ -9,15 +9,17 @@ import { Empty } from "../lib/ui.ts";
 
 export interface Range { from: number; to: number }
 
+/** A young server fills the width: the axis grows with what is known. */
+export const begin = (x: number[], end: number, seconds: number): number => Math.max(end - seconds, Math.min(x[0] ?? end, end - 120));
+
 export function Strip(p: { pool: string; s: Store; one?: boolean; range?: Range; bands?: Band[]; onSelect?: (from: number, to: number) => void }) {
   const series = p.s.series.get(p.pool);
   if (!series || series.x.length === 0) return html`<${Empty} title="The first second is being measured">The server keeps the last 15 minutes in memory; a new server starts empty.<//>`;
   const x = series.x, end = x[x.length - 1]!;
-  // A young server fills the width; the axis grows to a quarter of an hour.
-  const from = p.range?.from ?? Math.max(end - 900, Math.min(x[0]!, end - 120)), to = p.range?.to ?? end;
+  const from = p.range?.from ?? begin(x, end, 900), to = p.range?.to ?? end;
   const c = (name: string): Num[] => series.cols[name] ?? [];
   const marks = p.s.marks.filter((m) => !m.pool || m.pool === p.pool);
-  const shared = { x, from, to, sync: "strip", marks, bands: p.bands, onSelect: p.onSelect, height: p.one ? 112 : 128 };
+  const shared = { x, from, to, sync: "strip", marks, bands: p.bands, onSelect: p.onSelect, height: p.one ? 112 : 128, axis: p.one ? 94 : 52 };
   const ttft: Line[] = [{ label: "p95", color: "blue", values: c("ttft_p95_ms"), fill: true }, { label: "p50", color: "green", values: c("ttft_p50_ms"), dash: true }];
   const queue: Line[] = [{ label: "replicas", color: "orange", values: c("waiting") }, { label: "router", color: "purple", values: c("held") }, { label: "in flight", color: "grey", values: c("in_flight"), dash: true }];
   const kv: Line[] = [{ label: "fullest", color: "orange", values: c("kv_max") }, { label: "mean", color: "blue", values: c("kv_mean"), dash: true }];
