@@ -34,7 +34,9 @@ type simScaleOptions struct {
 	check   bool
 	jobs    int
 	signals bool
-	trace   traceFlags
+
+	scenario string
+	trace    traceFlags
 }
 
 func simScaleCmd(e *Env) *cobra.Command {
@@ -51,10 +53,14 @@ under 99 % that misses its objectives. Scored time begins once a scaler can have
 seen the traffic. 32 scenarios cover every pair of class and start-up time once.
 
 With --trace recorded traffic takes the place of the drawn one; what a fleet carries
-is then measured on the trace's own lengths.`,
+is then measured on the trace's own lengths.
+
+Named situations for --scenario, each with what it has to show:
+` + namedScenarios(),
 		Example: `  penstock sim scale --scenarios 8
   penstock sim scale --scenarios 32 --seed 40001 -o json
   penstock sim scale --trace code.csv --format azure --factor 8 --start 120s
+  penstock sim scale --scenario flap-3-6
   penstock sim scale --signals --start 120s
   penstock sim scale --class flash --policy penstock --policy keda`,
 		Args: noArgs,
@@ -68,10 +74,14 @@ is then measured on the trace's own lengths.`,
 	f.BoolVar(&o.bounds, "bounds", true, "run the static and fixed-rule bounds too")
 	f.BoolVar(&o.check, "check", false, "exit with 3 where a goal is not met")
 	f.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "scenarios at a time")
+	f.StringVar(&o.scenario, "scenario", "", "play a named situation, such as X6 or flap-3-6")
 	f.BoolVar(&o.signals, "signals", false, "compare the signals that people scale on: lead, false alarms, reversals, cost")
 	o.trace.add(f)
 	out := outputFlag(c, "table", "json")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.scenario != "" {
+			return runNamed(e, c, &o, *out)
+		}
 		if o.signals {
 			return runSignals(e, &o, *out)
 		}
@@ -88,14 +98,10 @@ is then measured on the trace's own lengths.`,
 		} else {
 			printScaleSuite(e.Stdout, s)
 		}
-		if err == nil && o.check {
-			for _, g := range s.Goals {
-				if !g.Met {
-					return errSilent(ExitFindings)
-				}
-			}
+		if err != nil {
+			return err
 		}
-		return err
+		return goalsMet(o.check, s.Goals)
 	}
 	return c
 }
@@ -200,14 +206,7 @@ func printScaleSuite(w io.Writer, s *scaleSuite) {
 		fmt.Fprintf(w, "%-40s %6.2f %7.2f%% %7.1f%% %9.2f %10.1f %8.1f %8.1f %9s\n",
 			p.Policy, p.Loss, 100*p.SLO, 100*p.Least, p.Cost, p.ReplicaHours, p.Reversals, p.Starts, ttftCell(p.TTFTp99))
 	}
-	fmt.Fprintf(w, "\n%-66s %-34s %4s %s\n", "GOAL", "GOT", "OF", "MET")
-	for _, g := range s.Goals {
-		met := "yes"
-		if !g.Met {
-			met = "no"
-		}
-		fmt.Fprintf(w, "%-66s %-34s %4d %s\n", g.Goal, g.Got, g.Scenarios, met)
-	}
+	printGoals(w, s.Goals)
 }
 
 // ttftCell shows a time to the first token; one that never came is "none".

@@ -242,16 +242,30 @@ func (s *Scaler) notComing(v *view, n int) (int, string, fleet.Time) {
 		b.usable, b.cause = v.ready+v.coming, v.blockCause
 	}
 	if v.now >= b.until {
-		if b.until != 0 && v.now.Seconds(b.until) > 3600 {
-			*b = block{}
-		}
-		return n, "", 0
+		return s.probe(v, n)
 	}
 	usable := max(b.usable, v.ready+v.coming, s.policy.Min)
 	if n <= usable {
 		return n, "", 0
 	}
 	return usable, fmt.Sprintf("no more than %d can be placed: %s", usable, b.cause), b.until
+}
+
+// probe: after the pause one replica tries whether there is room again before all
+// are asked for. Once it is ready, or an hour after the pause, the past is forgotten.
+func (s *Scaler) probe(v *view, n int) (int, string, fleet.Time) {
+	b := &s.history.blocked
+	if b.until == 0 {
+		return n, "", 0
+	}
+	if v.ready > b.usable || v.now.Seconds(b.until) > 3600 {
+		*b = block{}
+		return n, "", 0
+	}
+	if most := max(b.usable+1, s.policy.Min); n > most {
+		return most, fmt.Sprintf("one replica tries whether more than %d can be placed again: %s", b.usable, b.cause), 0
+	}
+	return n, "", 0
 }
 
 // unknown: what is not known never takes a replica away.

@@ -260,6 +260,12 @@ func (x *shadow) ready(t int32, want float64, lead int32) float64 {
 }
 
 // downDelay is how long fewer replicas must do before the fleet goes down, and
-// upRest how long it rests after going up, in seconds.
-func (s *Scaler) downDelay() float64 { return math.Max(s.tuning.DownDelay, 0.25*s.start.p50) }
-func (s *Scaler) upRest() float64    { return math.Max(s.tuning.UpRest, s.start.p50) }
+// upRest how long it rests after going up, in seconds. A replica that starts within
+// seconds is as soon back as it is gone, so that both shrink with its start.
+func (s *Scaler) downDelay() float64 {
+	return math.Max(math.Min(s.tuning.DownDelay, 15*s.start.p50), 0.25*s.start.p50)
+}
+
+func (s *Scaler) upRest() float64 {
+	return math.Max(math.Min(s.tuning.UpRest, 30*s.start.p50), s.start.p50)
+}

@@ -23,15 +23,19 @@ const (
 	calibrationEach     = 500
 )
 
-// calibrate measures what fleets carry of requests with the lengths of a trace.
-func (sc *Scenario) calibrate(recs []record) {
+// calibrate measures what fleets carry of requests with the lengths of a trace, up
+// to most replicas; larger fleets carry in proportion. 0: up to 48.
+func (sc *Scenario) calibrate(recs []record, most int) {
+	if most == 0 {
+		most = 48
+	}
 	sc.Cap = tpotCap(&sc.Model, sc.Shape, sc.SLO)
 	m := &meter{sc: *sc, recs: recs}
 	rate, inside := m.find(kneeSize, kneeShare)
 	k := knee{model: sc.Model.Name, shape: sc.Shape.Name, rate: rate / kneeSize, inside: inside}
 	last := 0.0
 	for _, n := range kneeSizes() {
-		if n > 48 { // larger fleets carry in proportion
+		if n > most {
 			k.share = append(k.share, last)
 			continue
 		}

@@ -15,6 +15,8 @@ type Result struct {
 	ReplicaHours  float64 `json:"replica_hours"`
 	TTFTp50       float64 `json:"ttft_p50_ms"`
 	TTFTp99       float64 `json:"ttft_p99_ms"`
+	TTFTMax       float64 `json:"ttft_max_ms"`
+	Unanswered    int     `json:"unanswered"`
 	StartsPerHour float64 `json:"starts_per_hour"`
 	Reversals     float64 `json:"reversals_per_hour"`
 	MaxPending    int     `json:"max_pending"`
@@ -30,6 +32,7 @@ type Result struct {
 	reversals      int
 	started        int
 	meanConc       float64
+	path           []wanted // what was wanted, where it was recorded
 }
 
 func (r *Result) starts(scored bool) {
@@ -56,11 +59,13 @@ func (r *Result) finish(sc *Scenario, s *run) {
 		v := s.first[i]
 		if v == 0 {
 			v = unanswered
+			r.Unanswered++
 		}
 		f = append(f, v)
 	}
 	if len(f) > 0 {
 		slices.Sort(f)
+		r.TTFTMax = 1000 * float64(f[len(f)-1])
 		r.TTFTp50 = 1000 * float64(f[len(f)/2])
 		r.TTFTp99 = 1000 * float64(f[int(0.99*float64(len(f)-1))])
 	}

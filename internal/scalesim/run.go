@@ -48,6 +48,7 @@ type run struct {
 	seen        int  // requests that ended, whether scored or not
 	seenOK      int
 	patience    float64
+	plain       bool    // the router counts requests inside and holds none
 	early       float64 // s before it can serve that a replica counts as ready
 	duty, dutyN float64 // seconds in which replicas had work, and in which they existed, since the last look
 }
@@ -87,8 +88,8 @@ func playInto(s *run, p Policy) {
 	s.obs.Want = s.alive()
 	k, ok := p.(interface{ KeepsPending() bool })
 	s.keep = ok && k.KeepsPending()
-	if t, ok := p.(interface{ TrustsPort() bool }); ok && t.TrustsPort() {
-		s.early = sc.Cold
+	if _, ok := p.(naive); ok {
+		s.early, s.plain = sc.Cold, true
 	}
 	next, i, n := 0.0, 0, len(s.st.at)
 	for t := 0.0; t < sc.Duration; t++ {
@@ -179,10 +180,10 @@ func (s *run) arrive(id int32, now float64) {
 func (s *run) pick() *replica {
 	var best *replica
 	for _, r := range s.all {
-		if r.state != serving || !s.sc.Plain && (r.work > prefillAhead || r.inFlight() >= s.cap) {
+		if r.state != serving || !s.plain && (r.work > prefillAhead || r.inFlight() >= s.cap) {
 			continue
 		}
-		if s.sc.Plain {
+		if s.plain {
 			if best == nil || r.inFlight() < best.inFlight() {
 				best = r
 			}
@@ -199,7 +200,7 @@ func (s *run) pick() *replica {
 // late ones inside their share.
 func (s *run) serve(r *replica, now float64) {
 	for r.work <= prefillAhead && r.inFlight() < s.cap {
-		for s.fresh.len() > 0 && s.deadline[s.fresh.peek()] < now {
+		for s.fresh.len() > 0 && !s.sc.InOrder && s.deadline[s.fresh.peek()] < now {
 			s.late.push(s.fresh.pop())
 		}
 		if s.fresh.len() > 0 {

@@ -90,7 +90,8 @@ type Scenario struct {
 	Cold     float64 // s that a replica needs after its port answers until it serves
 	Tokenise []Spike // work on the host's CPU that never reaches an accelerator
 	Liar     *Lie    // a replica that reports what is not so
-	Plain    bool    // the router counts requests and holds none
+	InOrder  bool    // held requests are served in order of arrival, whether they can still make it or not
+	Initial  int     // warm replicas at the beginning; 0: what the first minute needs, and one
 
 	knee     knee
 	st       *stream
@@ -98,8 +99,9 @@ type Scenario struct {
 	deadline []float64
 	offered  []float64
 	arrived  []int32
-	scored   int // requests that arrive in the scored part
-	most     int // the upper bound that every policy is given
+	scored   int     // requests that arrive in the scored part
+	hits     float64 // share of the prompt tokens that caches are credited with
+	most     int     // the upper bound that every policy is given
 }
 
 // stream is the requests of a scenario in order of arrival.
@@ -214,4 +216,9 @@ func (sc *Scenario) offeredAt(t int) float64 {
 
 // warmStart is the number of replicas that every policy begins with: what the
 // first minute needs, and one.
-func (sc *Scenario) warmStart() int { return sc.need(sc.offeredAt(0)) + 1 }
+func (sc *Scenario) warmStart() int {
+	if sc.Initial > 0 {
+		return sc.Initial
+	}
+	return sc.need(sc.offeredAt(0)) + 1
+}

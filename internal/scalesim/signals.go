@@ -132,7 +132,7 @@ func signalDay(seed uint64, m engine.Profile, start float64) *Scenario {
 	r := rand.New(rand.NewPCG(seed, 0xda1))
 	wobble := 1.0
 	rate := &path{}
-	for _, p := range [][2]float64{{0, 1}, {2400, 1}, {3600, 2}, {5400, 2}, {6300, 1}, {9000, 1}, {9010, 2}, {9600, 2}, {10200, 0.4}, {12600, 0.4}, {12900, 1}, {14400, 1}} {
+	for _, p := range [][2]float64{{0, 1}, {2400, 1}, {3600, 2}, {5400, 2}, {6300, 1}, {9000, 1}, {9010, 2}, {9600, 2}, {10200, 0.1}, {12600, 0.1}, {12900, 1}, {14400, 1}} {
 		rate.add(p[0], p[1])
 	}
 	prompts := &path{}
@@ -234,10 +234,12 @@ type tally struct {
 
 func (t *tally) Want(o *Obs) int {
 	n := t.Policy.Want(o)
-	if n > o.Want && o.Now > t.sc.ScoreFrom && t.sc.enough(o.Want, int(o.Now)) {
-		t.false++
+	if n > o.Want && o.Now > t.sc.ScoreFrom {
+		if t.sc.enough(o.Want, int(o.Now)) {
+			t.false++
+		}
 		if o.Now >= tokeniseAt && o.Now < tokeniseAt+tokeniseFor+60 {
-			t.spike = true
+			t.spike = true // if it is not there without the spike
 		}
 	}
 	return n

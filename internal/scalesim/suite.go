@@ -33,6 +33,7 @@ type Played struct {
 	Hours    float64  `json:"scored_hours"`
 	Requests int      `json:"requests"` // in the scored part
 	Faults   bool     `json:"faults,omitempty"`
+	Hits     float64  `json:"cache_hit,omitempty"`
 	Results  []Result `json:"results"`
 }
 

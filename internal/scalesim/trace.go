@@ -80,7 +80,7 @@ func FromTrace(t *workload.Trace, o TraceOptions) (*Scenario, Info, error) {
 		return nil, info, fmt.Errorf("only %d requests are left (%d are too long for a time to first token of %.3g s): too few to judge a scaler by", len(recs), info.TooLong, o.SLO.TTFT)
 	}
 	sc.Shape = meanShape(recs)
-	sc.calibrate(recs)
+	sc.calibrate(recs, 0)
 	span := recs[len(recs)-1].at + recs[len(recs)-1].at/float64(len(recs))
 	if o.For > 0 {
 		span = math.Min(o.For, math.Max(span, 1))
