@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/penstock-project/penstock/bench/proctree"
 )
 
 // The chunk reader finds the end of a body wherever the reads cut it.
@@ -119,15 +121,15 @@ func TestRatiosAreTakenWithinARepeat(t *testing.T) {
 }
 
 func TestOwnProcessIsMeasured(t *testing.T) {
-	before := cpuSeconds(os.Getpid())
+	before := proctree.CPUSeconds(os.Getpid())
 	x := 0
 	for i := range 50_000_000 {
 		x += i
 	}
-	if used := cpuSeconds(os.Getpid()) - before; x == 0 || used <= 0 {
+	if used := proctree.CPUSeconds(os.Getpid()) - before; x == 0 || used <= 0 {
 		t.Errorf("a busy loop took %v s", used)
 	}
-	if rssMB(os.Getpid()) < 1 {
+	if proctree.ResidentMB(os.Getpid()) < 1 {
 		t.Error("this process seems to have no memory")
 	}
 }

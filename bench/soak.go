@@ -17,6 +17,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-project/penstock/bench/proctree"
 )
 
 // soak keeps one penstock under streams and requests and watches what it holds.
@@ -172,7 +174,7 @@ func (s *soak) fail(err error) {
 // sample notes what the process holds.
 func (s *soak) sample(begin time.Time) {
 	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.c.pid))
-	h := held{at: time.Since(begin), rss: rssMB(s.c.pid), descriptors: float64(len(fds))}
+	h := held{at: time.Since(begin), rss: proctree.ResidentMB(s.c.pid), descriptors: float64(len(fds))}
 	if res, err := http.Get("http://" + s.c.admin + "/metrics"); err == nil {
 		lines := bufio.NewScanner(res.Body)
 		for lines.Scan() {

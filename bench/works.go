@@ -14,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/penstock-project/penstock/bench/proctree"
 )
 
 // work is one kind of traffic.
@@ -72,7 +74,7 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 	m := measured{cpu: -1}
 	var cpu, rss float64
 	if c.pid > 0 {
-		cpu, rss = cpuSeconds(c.pid), rssMB(c.pid)
+		cpu, rss = proctree.CPUSeconds(c.pid), proctree.ResidentMB(c.pid)
 	}
 	begin := time.Now()
 	var err error
@@ -84,8 +86,8 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 	}
 	m.rate = float64(m.n) / time.Since(begin).Seconds()
 	if c.pid > 0 {
-		m.cpu = (cpuSeconds(c.pid) - cpu) / float64(m.n) * 1e6
-		m.rss = rssMB(c.pid)
+		m.cpu = (proctree.CPUSeconds(c.pid) - cpu) / float64(m.n) * 1e6
+		m.rss = proctree.ResidentMB(c.pid)
 		m.grown = m.rss - rss
 	}
 	slices.Sort(m.delays)

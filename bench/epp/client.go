@@ -5,11 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +14,8 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/penstock-project/penstock/bench/proctree"
 )
 
 // client plays the proxy.
@@ -170,14 +168,16 @@ var works = []work{
 	{"sse-chunk", 8, body, 400},
 }
 
-type measured struct{ cpu, p50 float64 }
+// measured is a cell: CPU and wall time of the process in us a unit, latency in ms.
+type measured struct{ cpu, wall, p50 float64 }
 
 func (w work) run(ctx context.Context, c *client, pid int, dur time.Duration) (measured, error) {
 	var mu sync.Mutex
 	var lat []float64
 	var fail error
-	stop := time.Now().Add(dur)
-	before := cpuSeconds(pid)
+	start := time.Now()
+	stop := start.Add(dur)
+	before := proctree.CPUSeconds(pid)
 	var wg sync.WaitGroup
 	for range w.concurrency {
 		wg.Add(1)
@@ -205,27 +205,12 @@ func (w work) run(ctx context.Context, c *client, pid int, dur time.Duration) (m
 	if w.chunks > 0 {
 		units *= float64(w.chunks + 1)
 	}
-	return measured{(cpuSeconds(pid) - before) / units * 1e6, median(lat)}, nil
+	wall := time.Since(start).Seconds() / units * 1e6
+	return measured{(proctree.CPUSeconds(pid) - before) / units * 1e6, wall, median(lat)}, nil
 }
 
 func median(v []float64) float64 {
 	s := slices.Clone(v)
 	slices.Sort(s)
 	return s[len(s)/2]
-}
-
-// cpuSeconds is the CPU time of a process from the scheduler's own clock.
-func cpuSeconds(pid int) float64 {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	ns := 0.0
-	for _, t := range tasks {
-		b, err := os.ReadFile(t)
-		if err != nil {
-			continue
-		}
-		v, _, _ := strings.Cut(string(b), " ")
-		n, _ := strconv.ParseFloat(v, 64)
-		ns += n
-	}
-	return ns / 1e9
 }

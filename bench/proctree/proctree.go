@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package proctree reads from /proc what a process and its descendants have used.
+package proctree
 
 import (
 	"bytes"
@@ -31,10 +32,10 @@ func tree(pid int) []int {
 	return all
 }
 
-// cpuSeconds is the CPU time of a process and its descendants, user and system,
+// CPUSeconds is the CPU time of a process and its descendants, user and system,
 // from the scheduler's own clock; where the kernel does not keep it, from the
 // coarser count of ticks.
-func cpuSeconds(pid int) float64 {
+func CPUSeconds(pid int) float64 {
 	total := 0.0
 	for _, p := range tree(pid) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p))
@@ -78,8 +79,8 @@ func ticks(pid int) float64 {
 	return (u + s) / 100
 }
 
-// rssMB is the resident memory of a process and its descendants in MiB.
-func rssMB(pid int) float64 {
+// ResidentMB is the resident memory of a process and its descendants in MiB.
+func ResidentMB(pid int) float64 {
 	kb := 0.0
 	for _, p := range tree(pid) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p))
