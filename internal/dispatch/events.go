@@ -18,7 +18,7 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 	slot := d.entries[i].slot
 	d.start(i, d.now, true)
 	d.answered(i)
-	return d.drain(slot, out)
+	return d.thaw(d.drain(slot, out))
 }
 
 // answered counts a sign that the endpoint works.
@@ -231,7 +231,7 @@ func (d *Dispatch) End(now fleet.Time, t Ticket, o fleet.Outcome, out []Send) []
 	if slot < 0 {
 		return out
 	}
-	return d.drain(slot, out)
+	return d.thaw(d.drain(slot, out))
 }
 
 // conclude learns from the outcome of an entry that is at an endpoint.

@@ -16,11 +16,12 @@ import (
 func (d *Dispatch) turnAway(i int32, dec *route.Decision, out []Send) (Verdict, []Send) {
 	e := &d.entries[i]
 	cause, why := d.refusal(e)
-	until := e.arrived.Add(d.o.HoldFor)
-	if e.req.Deadline != 0 {
-		until = min(until, e.req.Deadline)
+	until := d.until(e)
+	full := d.hold.Most > 0 && int(d.limbo.n) >= d.hold.Most && !e.waited
+	if full {
+		why = fmt.Sprintf("%s, and %d requests wait for one already", why, d.limbo.n)
 	}
-	if until > d.now && waitHelps(cause) {
+	if until > d.now && waitHelps(cause) && !full {
 		e.state, e.slot, e.heldAt, e.deadline = stateLimbo, -1, d.now, until
 		e.waited = true
 		d.push(&d.limbo, i)
@@ -110,12 +111,18 @@ func (d *Dispatch) Tick(now fleet.Time, out []Send) []Send {
 	for len(d.due) > 0 && d.entries[d.due[0]].deadline <= d.now {
 		out = d.overdue(d.due[0], out)
 	}
-	return d.drainAll(out)
+	return d.drainAll(d.thaw(out))
 }
 
 // overdue ends the wait of an entry whose time is up.
 func (d *Dispatch) overdue(i int32, out []Send) []Send {
 	e := &d.entries[i]
+	if e.state == stateLimbo && d.hold.Ramp && d.ready > 0 && (e.req.Deadline == 0 || e.req.Deadline > d.now) {
+		// It waits for its turn only: it is too late to be refused.
+		d.leaveLimbo(i)
+		_, out = d.dispatch(i, out)
+		return out
+	}
 	if e.state == stateLimbo {
 		d.filter(e)
 		cause, why := d.refusal(e)
@@ -136,6 +143,9 @@ func (d *Dispatch) NextTimer() fleet.Time {
 	t := fleet.Never
 	if len(d.due) > 0 {
 		t = d.entries[d.due[0]].deadline
+	}
+	if d.hold.Ramp && d.limbo.n > 0 && d.ready > 0 {
+		t = min(t, d.now.Add(thawEvery))
 	}
 	if d.queued == 0 {
 		return t

@@ -130,15 +130,7 @@ func (d *Dispatch) rehome(out []Send) []Send {
 		}
 		d.freeSlot(int32(i))
 	}
-	if d.ready == 0 {
-		return out
-	}
-	for n := d.limbo.n; n > 0; n-- {
-		k := d.limbo.head
-		d.leaveLimbo(k)
-		_, out = d.dispatch(k, out)
-	}
-	return out
+	return d.thaw(out)
 }
 
 // scrapeState is what a slot's last scrapes said.

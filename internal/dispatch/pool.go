@@ -36,6 +36,7 @@ type Dispatch struct {
 	entries  []entry
 	freeHead int32
 	limbo    list // entries that wait for a ready replica, first come first
+	hold     Hold
 	due      []int32
 	silent   int // entries without a first token whose answer does not stream
 	queued   int // entries in the slots' queues
@@ -113,6 +114,7 @@ func New(o Options) *Dispatch {
 		p.KVTokens, p.MaxSeqs = 0, 0
 		d.o.Profile = p
 	}
+	d.hold.For = o.HoldFor
 	d.learned.init(&d.o)
 	names := make([]string, 0, len(o.Weights))
 	for n := range o.Weights {

@@ -93,6 +93,9 @@ type Flow struct {
 	notes   []dispatch.Note
 	tape    Tape // nil: nobody keeps what happens
 	event   dispatch.Event
+
+	watcher atomic.Pointer[Watcher]
+	readyAt atomic.Int64 // when a replica is expected that can take requests; 0 unknown
 }
 
 // spareMost bounds the captures kept for reuse: more than this many requests in
@@ -162,7 +165,8 @@ func (f *Flow) deliver(sends []dispatch.Send) {
 			o := unknown(fleet.OutcomeRefused)
 			o.End = f.clock()
 			g.finish(s.Held, o)
-			g.wake <- noReplica(s.Cause, s.Reason)
+			g.wake <- f.noReplica(s.Cause, s.Reason)
+			f.ended(g, o)
 			continue
 		}
 		g.take(s)
@@ -203,20 +207,26 @@ func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) {
 	}
 	now := f.clock()
 	t, v, sends := f.arrive(now, r)
-	g.ticket = t
+	g.ticket, g.arrived, g.cold = t, now, v.Reason != "" && v.Late == 0
+	if r.Arrived != 0 && r.Arrived < now {
+		g.arrived = r.Arrived
+	}
 	g.open(&v, now)
+	tell := f.arrived(now, r, &v)
 	switch v.Kind {
 	case dispatch.Refused:
 		g.over = true
 		o := unknown(fleet.OutcomeRefused)
 		o.End = now
+		f.ended(g, o)
 		c := g.finish(0, o)
-		err := noReplica(v.Cause, v.Reason)
+		err := f.noReplica(v.Cause, v.Reason)
 		if v.Late > 0 {
 			err.Late, err.RetryAfter = true, v.Late
 		}
 		f.deliver(sends)
 		f.mu.Unlock()
+		tell()
 		f.record(c)
 		return nil, err
 	case dispatch.Sent:
@@ -227,12 +237,14 @@ func (f *Flow) Acquire(ctx context.Context, r *fleet.Request) (*Grant, error) {
 		}
 		f.deliver(sends)
 		f.mu.Unlock()
+		tell()
 		return g, nil
 	}
 	g.wake = make(chan error, 1)
 	f.waiting[t] = g
 	f.deliver(sends)
 	f.mu.Unlock()
+	tell()
 	return g.await(ctx)
 }
 

@@ -24,6 +24,8 @@ type Grant struct {
 
 	// Below: under the lock of the Flow.
 	over      bool
+	cold      bool // no replica could take it when it came
+	arrived   fleet.Time
 	id, url   string
 	cached    int
 	ttft      time.Duration
@@ -211,7 +213,7 @@ func (g *Grant) Retry(ctx context.Context, kind fleet.OutcomeKind) error {
 			}
 		}
 	} else {
-		err = noReplica(v.Cause, v.Reason)
+		err = f.noReplica(v.Cause, v.Reason)
 	}
 	f.deliver(sends)
 	return err
@@ -253,6 +255,7 @@ func (g *Grant) Done(o fleet.Outcome) {
 	_, _, sends := f.do(f.clock(), dispatch.Event{Kind: dispatch.EventEnd, Ticket: g.ticket, Outcome: o})
 	c := g.finish(0, o)
 	g.capture.Store(nil)
+	f.ended(g, o)
 	f.deliver(sends)
 	f.mu.Unlock()
 	f.record(c)
