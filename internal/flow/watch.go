@@ -44,7 +44,7 @@ func (f *Flow) Watch(w Watcher) {
 // of the lock.
 func (f *Flow) arrived(now fleet.Time, r *fleet.Request, v *dispatch.Verdict) func() {
 	w := f.watcher.Load()
-	if w == nil || v.Kind == dispatch.Refused && v.Cause != route.DropNone && !demand(v.Cause) {
+	if w == nil || v.Kind == dispatch.Refused && v.Cause != route.DropNone && !wanting(v.Cause) {
 		return func() {}
 	}
 	cached := 0
@@ -55,9 +55,9 @@ func (f *Flow) arrived(now fleet.Time, r *fleet.Request, v *dispatch.Verdict) fu
 	return func() { (*w).Arrived(now, r, cached, cold) }
 }
 
-// demand reports whether a refusal for this cause is a request that more replicas
+// wanting reports whether a refusal for this cause is a request that more replicas
 // would have served.
-func demand(cause route.Drop) bool {
+func wanting(cause route.Drop) bool {
 	switch cause {
 	case route.DropModel, route.DropAdapter, route.DropRole, route.DropSubset:
 		return false
@@ -100,7 +100,7 @@ func (f *Flow) Waiting(objective time.Duration) dispatch.Waiting {
 // replica is expected, where the refusal is for want of one.
 func (f *Flow) noReplica(cause route.Drop, reason string) *NoReplicaError {
 	e := noReplica(cause, reason)
-	if at := fleet.Time(f.readyAt.Load()); at != 0 && demand(cause) {
+	if at := fleet.Time(f.readyAt.Load()); at != 0 && wanting(cause) {
 		if left := at.Sub(f.clock()); left > 0 {
 			e.RetryAfter = left.Round(time.Second) + time.Second
 		}

@@ -13,6 +13,10 @@ import (
 // replicas are ready, besides what keeps coming.
 const clearing = 120.0
 
+// wakeSlack is the part of a replica that is not worth another one: a single request
+// wakes one replica and not two.
+const wakeSlack = 0.05
+
 // zeroState follows a pool to zero and back.
 type zeroState struct {
 	last      fleet.Time // of the last offered work
@@ -49,7 +53,7 @@ func (s *Scaler) wakeNumber(now fleet.Time) (int, float64) {
 		r = z.work / math.Max(age, clearing)
 	}
 	late := math.Min(s.start.p50, s.policy.clientTimeout())
-	return int(math.Ceil(s.table.size(r) + r*late/clearing - 1e-9)), r
+	return int(math.Ceil(s.table.size(r) + r*late/clearing - wakeSlack)), r
 }
 
 // wake: a pool at zero wakes to the number that serves what is offered and clears
