@@ -27,11 +27,12 @@ const (
 	EventShadow   // Policy, nil: none
 	EventCache    // Cache
 	EventWarm     // Data, Key
+	EventHold     // Hold
 )
 
 var eventNames = [...]string{
 	"", "snapshot", "arrival", "preview", "first token", "progress", "retry", "end", "timer", "peer message",
-	"peer gone", "rank", "policy", "shadow policy", "KV event", "index snapshot",
+	"peer gone", "rank", "policy", "shadow policy", "KV event", "index snapshot", "hold",
 }
 
 func (k EventKind) String() string {
@@ -59,6 +60,7 @@ type Event struct {
 	Cache    *CacheEvent
 	Data     []byte // a snapshot of a prefix index
 	Key      uint64 // check of Data
+	Hold     Hold
 	// Decision is where EventPreview writes; nil: nobody looks.
 	Decision *route.Decision
 }
@@ -102,6 +104,8 @@ func (d *Dispatch) Apply(e *Event, out []Send) (t Ticket, v Verdict, sends []Sen
 	case EventWarm:
 		// What cannot be loaded is not there: the caller was told.
 		_ = d.Warm(e.At, e.Data, e.Key)
+	case EventHold:
+		d.SetHold(e.At, e.Hold)
 	}
 	return t, v, out
 }

@@ -78,11 +78,9 @@ func (f *Flow) ended(g *Grant, o fleet.Outcome) {
 func (f *Flow) SetHold(h dispatch.Hold) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
-		return
+	if !f.closed {
+		f.happen(f.clock(), dispatch.Event{Kind: dispatch.EventHold, Hold: h})
 	}
-	f.d.SetHold(f.clock(), h)
-	f.arm()
 }
 
 // SetReadyAt says when a replica is expected to be ready, for Retry-After; 0 where
