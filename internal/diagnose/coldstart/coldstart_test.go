@@ -184,3 +184,25 @@ func must(b []byte, err error) []byte {
 	}
 	return b
 }
+
+// A log that goes on while the engine serves tells of a start that ended when the
+// engine said so: the line that says it has no time of its own.
+func TestServingIsNoStart(t *testing.T) {
+	log := `(APIServer pid=7) INFO 11-29 10:00:00 [api_utils.py:286] vLLM API server version 0.32.0
+(EngineCore pid=9) INFO 11-29 10:00:20 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m'
+(EngineCore pid=9) INFO 11-29 10:00:30 [default_loader.py:268] Loading weights took 8.00 seconds
+(EngineCore pid=9) INFO 11-29 10:00:40 [core.py:193] init engine (profile, create kv cache, warmup model) took 9.00 seconds
+(APIServer pid=7) INFO 11-29 10:00:42 [launcher.py:195] Route: /health, Methods: GET
+INFO:     Application startup complete.
+INFO:     127.0.0.1:39560 - "GET /health HTTP/1.1" 200 OK
+(APIServer pid=7) INFO 11-29 10:10:00 [loggers.py:335] Engine 000: Avg prompt throughput: 14.0 tokens/s
+(APIServer pid=7) INFO 11-29 10:20:00 [loggers.py:335] Engine 000: Avg prompt throughput: 14.0 tokens/s
+`
+	r := Analyse(Input{Logs: []Log{{"vllm.log", log}}})
+	if s := r.Stage("readiness"); s == nil || *s.Seconds > 2 {
+		t.Errorf("readiness %+v", s)
+	}
+	if r.Total == nil || *r.Total != 42 {
+		t.Errorf("total %v", r.Total)
+	}
+}

@@ -49,7 +49,7 @@ func readLogs(logs []Log, ev *pod) *logInfo {
 		}
 		lg.marks = append(lg.marks, marks...)
 		lg.comparable = lg.comparable || ok
-		lg.spanOf(lines, &c)
+		lg.spanOf(untilServing(lines, marks), &c)
 	}
 	for i := range lg.marks {
 		m := &lg.marks[i]
@@ -99,6 +99,26 @@ func lastStart(lines []line) []line {
 		}
 	}
 	return lines[begin:]
+}
+
+// untilServing cuts off what an engine writes once it serves. The line that says so
+// often has no time of its own, so a later one must not lend it one.
+func untilServing(lines []line, marks []mark) []line {
+	end, ready := 0, false
+	for i := range marks {
+		ready = ready || marks[i].kind == kReady
+		if marks[i].kind != kFail {
+			end = max(end, marks[i].line)
+		}
+	}
+	if !ready {
+		return lines
+	}
+	n := 0
+	for n < len(lines) && lines[n].no <= end {
+		n++
+	}
+	return lines[:n]
 }
 
 func (lg *logInfo) spanOf(lines []line, c *clock) {
