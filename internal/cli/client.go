@@ -31,6 +31,7 @@ func serverFlag(c *cobra.Command) *string {
 // client asks the admin API of a running Penstock.
 type client struct {
 	base string
+	key  string // of an operator; "": none
 	http *http.Client
 }
 
@@ -45,7 +46,7 @@ func (e *Env) client(flag string) (*client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, usagef("write --server http://127.0.0.1:9900", "%q is not the URL of a server", base)
 	}
-	return &client{base: strings.TrimRight(base, "/"), http: &http.Client{Timeout: 30 * time.Second}}, nil
+	return &client{key: e.Getenv("PENSTOCK_KEY"), base: strings.TrimRight(base, "/"), http: &http.Client{Timeout: 30 * time.Second}}, nil
 }
 
 // get reads path into out.
@@ -64,6 +65,9 @@ func (c *client) do(ctx context.Context, method, path string, body []byte, out a
 		return err
 	}
 	req.Header.Set("Accept", "application/json")
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -109,6 +113,9 @@ func (c *client) refused(status int, body []byte) error {
 		"unknown_request":   "`penstock explain --last` shows the newest; with a journal directory: `penstock explain ID --journal DIR`",
 		"unknown_replica":   "`penstock status` lists them",
 		"ambiguous_replica": "add --pool NAME",
+		"unknown_rollout":   "`penstock rollout status` lists them",
+		"key_missing":       "put a key with a role into PENSTOCK_KEY; `penstock key create --role operate` makes one",
+		"role_missing":      "`penstock key create --role operate` makes a key that may",
 		"bad_filter":        "write for example 'model=llama ttft>1s kind!=ok'",
 	}
 	return &Fault{Code: ExitFailed, Err: errors.New(e.Error.Message), Hint: hints[e.Error.Code]}

@@ -68,16 +68,19 @@ type livePool struct {
 
 // server is a running Penstock. Build it, Run it; Reload may be called meanwhile.
 type server struct {
-	o       serverOptions
-	log     *slog.Logger
-	clock   func() fleet.Time
-	router  string // name of this router in request ids
-	front   *front
-	guard   *guard
-	meter   *share.Meter
-	journal *journal.Journal
-	admin   *console.Server
-	reg     *prometheus.Registry
+	o             serverOptions
+	log           *slog.Logger
+	clock         func() fleet.Time
+	router        string // name of this router in request ids
+	front         *front
+	guard         *guard
+	meter         *share.Meter
+	journal       *journal.Journal
+	audit         *journal.Audit
+	rolloutMemory *rolloutMemory
+	adminTLS      bool
+	admin         *console.Server
+	reg           *prometheus.Registry
 
 	gatewayLn, adminLn net.Listener    // nil: that one is off
 	scrapeLn           net.Listener    // nil: metrics are on the admin API only
@@ -161,15 +164,19 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
 			return nil, err
 		}
+		s.adminLn = s.sealAdmin(s.adminLn)
 	}
 	s.addMetrics()
-	s.admin = console.New(console.Options{
+	if err := s.openRollouts(); err != nil {
+		return nil, err
+	}
+	s.admin = console.New(s.secured(console.Options{
 		Pools: s.consolePools, Journal: s.journal, Explain: s.front.h, Ready: s.Ready,
 		Metrics: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}),
 		Config:  s.Config, State: s.configState, Version: buildVersion().Version, Router: s.router,
-		Listen:   console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
-		Loopback: true, Clock: s.clock, Log: s.log, Peers: s.peersStatus,
-	})
+		Listen: console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
+		Clock:  s.clock, Log: s.log, Peers: s.peersStatus,
+	}))
 	s.background = append(s.background, s.admin.Run)
 	return s, s.openScrape()
 }
@@ -192,11 +199,7 @@ func checkServable(c *config.Config) error {
 		return usagef("make keys with `penstock key create` and name the file in auth.keysFile, or bind 127.0.0.1",
 			"refusing to listen on %s without keys: anyone who reaches it could use the replicas", c.Listen.HTTP)
 	}
-	if c.Listen.Admin != "" && !config.IsLoopback(c.Listen.Admin) {
-		return usagef("bind 127.0.0.1, and reach it through a tunnel or a proxy",
-			"refusing to open the admin API on %s: it has no keys of its own", c.Listen.Admin)
-	}
-	return nil
+	return checkAdmin(c)
 }
 
 func (s *server) openJournal() error {
@@ -208,6 +211,9 @@ func (s *server) openJournal() error {
 	})
 	if err != nil {
 		return failf("name another directory with --journal-dir, or none", "journal: %v", err)
+	}
+	if s.audit, err = journal.OpenAudit(j.Dir, s.log); err != nil {
+		return failf("name another directory with --journal-dir, or none", "audit log: %v", err)
 	}
 	return nil
 }
@@ -388,6 +394,9 @@ func (s *server) AdminURL() string {
 	if s.adminLn == nil {
 		return ""
 	}
+	if s.adminTLS {
+		return "https://" + s.adminLn.Addr().String()
+	}
 	return "http://" + s.adminLn.Addr().String()
 }
 
@@ -507,4 +516,5 @@ func (s *server) Close() {
 	if s.journal != nil {
 		s.journal.Close()
 	}
+	s.audit.Close()
 }

@@ -29,7 +29,7 @@ func newFront(s *server, key uint64) (*front, error) {
 	for _, p := range s.pools {
 		pools = append(pools, p.cfg)
 	}
-	cat, err := catalogue(s.pools, pools)
+	cat, err := catalogue(s.pools, pools, s.cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,18 @@ func tenantPolicies(c *config.Config) map[string]entry.TenantPolicy {
 	m := map[string]entry.TenantPolicy{}
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
-		m[t.Name] = entry.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap, Deadline: t.Deadline, Logging: t.Logging}
+		m[t.Name] = entry.TenantPolicy{CacheSalt: t.CacheSalt, QueueCap: t.QueueCap, Deadline: t.Deadline, Logging: t.Logging, Pools: nameSet(t.Pools)}
+	}
+	return m
+}
+
+func nameSet(names []string) map[string]bool {
+	if len(names) == 0 {
+		return nil
+	}
+	m := map[string]bool{}
+	for _, n := range names {
+		m[n] = true
 	}
 	return m
 }
@@ -70,10 +81,11 @@ func relayOptions(c config.Relay, trust *tls.Config) relay.Options {
 
 // catalogue lists what clients may ask for: live pools under the models of cfg,
 // which stand in the same order.
-func catalogue(live []*livePool, cfg []config.Pool) (*gateway.Catalogue, error) {
+func catalogue(live []*livePool, cfg []config.Pool, whole *config.Config) (*gateway.Catalogue, error) {
 	var pools []gateway.Pool
 	for i, p := range live {
-		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth}
+		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth,
+			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name)}
 		for _, m := range cfg[i].Models {
 			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters, Tenants: m.Tenants})
 		}
@@ -117,8 +129,8 @@ func relayTLS(pools []config.Pool) (*tls.Config, error) {
 }
 
 // update replaces the names that clients may use.
-func (f *front) update(live []*livePool, cfg []config.Pool) error {
-	c, err := catalogue(live, cfg)
+func (f *front) update(live []*livePool, cfg *config.Config) error {
+	c, err := catalogue(live, cfg.Pools, cfg)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,9 @@ func guarded(c *config.Config) bool { return c.Auth.KeysFile != "" || len(c.Auth
 
 // guard is who lets clients in.
 type guard struct {
-	auth entry.Authenticator
-	keys *identity.Keys // nil: no keys
+	auth   entry.Authenticator
+	keys   *identity.Keys   // nil: no keys
+	tokens *identity.Tokens // nil: no issuers
 }
 
 // newGuard makes the guard that a configuration wants.
@@ -43,9 +44,10 @@ func newGuard(c *config.Config) (*guard, error) {
 	if len(c.Auth.JWT) > 0 {
 		var list []identity.Issuer
 		for _, j := range c.Auth.JWT {
-			list = append(list, identity.Issuer{URL: j.Issuer, Audience: j.Audience, TenantClaim: j.TenantClaim})
+			list = append(list, identity.Issuer{URL: j.Issuer, Audience: j.Audience, TenantClaim: j.TenantClaim, RoleClaim: j.RoleClaim})
 		}
-		door.Tokens = identity.NewTokens(list)
+		g.tokens = identity.NewTokens(list)
+		door.Tokens = g.tokens
 	}
 	if c.TLS.ClientCA != "" {
 		door.Certificate = certificateCaller(c.Tenants)
@@ -84,11 +86,12 @@ func (s *server) reloadKeys() {
 	if k == nil {
 		return
 	}
-	before := k.Len()
+	before, was := k.Len(), k.Summary(time.Now())
 	if err := k.Reload(); err != nil {
 		s.log.Error("the file of keys has an error; the old keys go on", "error", err)
 		return
 	}
+	s.auditKeys(was, k.Summary(time.Now()))
 	s.log.Info("keys reloaded", "before", before, "now", k.Len())
 }
 

@@ -29,6 +29,9 @@ func (s *server) ReloadFile(path string) {
 		s.state.Error = err.Error()
 	}
 	s.mu.Unlock()
+	if err != nil {
+		s.auditReload(path, "", err)
+	}
 	var errs config.Errors
 	switch {
 	case errors.As(err, &errs):
@@ -69,10 +72,15 @@ func (s *server) Reload(next *config.Config) error {
 		for k := range next.Pools {
 			if n := &next.Pools[k]; n.Name == p.Name {
 				p.Models, p.Replicas, p.Route = n.Models, n.Replicas, n.Route
+				p.Fallback, p.FallbackWait = n.Fallback, n.FallbackWait
 			}
 		}
 	}
-	if err := s.front.update(s.pools, running.Pools); err != nil {
+	running.Rollouts = next.Rollouts
+	if err := s.front.update(s.pools, &running); err != nil {
+		return err
+	}
+	if err := s.front.h.Rollouts().Set(s.rolloutMemory.rolloutOptions(&running)); err != nil {
 		return err
 	}
 	for i, lp := range s.pools {
@@ -85,6 +93,7 @@ func (s *server) Reload(next *config.Config) error {
 	s.front.h.SetTenants(tenantPolicies(&running))
 	s.cfg = &running
 	s.state.Digest, s.state.Restart, s.state.Inert = running.Digest(), restart, next.Inert()
+	s.auditReload(next.File(), strings.Join(live, "; "), nil)
 	s.log.Info("configuration reloaded", "changes", strings.Join(live, "; "), "waits_for_restart", strings.Join(restart, "; "),
 		"digest", s.state.Digest)
 	return nil

@@ -39,6 +39,9 @@ type Listen struct {
 	HTTP  string // gateway
 	Admin string // admin API and console
 	EPP   string // endpoint picker
+	// AdminHosts are names that clients of the admin API may call it by, where it is
+	// not on loopback.
+	AdminHosts []string
 	// Prometheus is where metrics and health are scraped, beside Admin.
 	Prometheus string
 	// Metrics is the aggregated metrics API for HPAs, KEDA the external scaler.
@@ -172,6 +175,7 @@ type Auth struct {
 	KeysFile string
 	JWT      []JWT
 	EPP      string // of the endpoint picker's requests: required, optional
+	Admin    string // of the admin API: local, keys
 }
 
 // JWT is one issuer of tokens.
@@ -179,6 +183,7 @@ type JWT struct {
 	Issuer      string
 	Audience    string
 	TenantClaim string
+	RoleClaim   string // in the admin API; "": tokens have no role
 }
 
 // Tenant is one paying or otherwise separate user of the fleet.

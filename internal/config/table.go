@@ -149,6 +149,8 @@ var listenObject = &object{name: "listen", fields: []field{
 	text("http", "Gateway, host:port.", func(l *Listen) *string { return &l.HTTP }, def("127.0.0.1:8080"), checked(checkAddr)),
 	text("admin", "Admin API and console, host:port; empty turns it off.", func(l *Listen) *string { return &l.Admin },
 		def("127.0.0.1:9900"), checked(checkAddr)),
+	texts("adminHosts", "Names that the admin API may be called by where it is not on loopback, beside its address.",
+		func(l *Listen) *[]string { return &l.AdminHosts }, example("penstock.example.com")),
 	text("epp", "Endpoint picker, host:port; empty turns it off.", func(l *Listen) *string { return &l.EPP },
 		checked(checkAddr)),
 	text("prometheus", "/metrics, /healthz, /readyz and the metrics of replicas, host:port, any address; empty: on the admin listener only.",
@@ -273,12 +275,15 @@ var authObject = &object{name: "auth", fields: []field{
 	mappings("jwt", "Issuers of tokens.", jwtObject, func(a *Auth) *[]JWT { return &a.JWT }),
 	text("epp", "Of requests behind a proxy: required refuses one without a credential, optional lets it in without a tenant, where the proxy has asked already.",
 		func(a *Auth) *string { return &a.EPP }, def("required"), oneOf("required", "optional")),
+	text("admin", "Who may use the admin API: local, whoever reaches it, on loopback only; keys, whose key or token has a role (read, operate, admin).",
+		func(a *Auth) *string { return &a.Admin }, def("local"), oneOf("local", "keys")),
 }}
 
 var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{
 	text("issuer", "URL of the OIDC issuer.", func(j *JWT) *string { return &j.Issuer }, required(), checked(checkHTTPS)),
 	text("audience", "Audience that the token must name.", func(j *JWT) *string { return &j.Audience }, required()),
 	text("tenantClaim", "Claim of the token that names the tenant.", func(j *JWT) *string { return &j.TenantClaim }, def("tenant")),
+	text("roleClaim", "Claim of the token that names the role in the admin API; empty: tokens have none.", func(j *JWT) *string { return &j.RoleClaim }),
 }}
 
 var tenantObject = &object{name: "a tenant", id: "name", fields: []field{

@@ -38,7 +38,7 @@ var guardObject = &object{name: "guard", fields: []field{
 }}
 
 var shadowObject = &object{name: "shadow", fields: []field{
-	ref(kindRatio, "share", "Share of the baseline's requests that are copied.", func(s *Shadow) *Ratio { return &s.Share }, live()),
+	ref(kindRatio, "share", "Share of the baseline's requests that are copied.", func(s *Shadow) *Ratio { return &s.Share }, def("5%"), live()),
 	integer("tokensPerHour", "What the copies may cost, prompt and output; 0: none are made.", func(s *Shadow) *int { return &s.TokensPerHour }, within(0, 1e12), live()),
 	integer("concurrent", "Most copies at a time.", func(s *Shadow) *int { return &s.Concurrent }, def("8"), within(1, 1e5), live()),
 }}

@@ -94,6 +94,8 @@ type RolloutState struct {
 	Evidence []rollout.Evidence
 	Totals   [2]rollout.Totals
 	Shadow   ShadowState
+	// ShadowOptions bound the shadow traffic.
+	ShadowOptions ShadowOptions
 }
 
 func newRollouts(h *Handler, reg prometheus.Registerer) *Rollouts {
@@ -200,7 +202,7 @@ func (l *liveRollout) change(f func(now fleet.Time) error) error {
 func (l *liveRollout) state() *RolloutState {
 	return &RolloutState{
 		Spec: l.core.Spec(), Arms: l.o.Arms, State: l.core.State(), Blocked: l.core.Blocked(), Weight: l.core.Weight(), Since: l.core.Since(),
-		Steps: slices.Clone(l.core.Steps()), Evidence: l.core.Evidence(), Totals: l.core.Totals(), Shadow: l.shadow.state(l.o.Shadow, l.all.clock()),
+		Steps: slices.Clone(l.core.Steps()), Evidence: l.core.Evidence(), Totals: l.core.Totals(), ShadowOptions: l.o.Shadow, Shadow: l.shadow.state(l.o.Shadow, l.all.clock()),
 	}
 }
 

@@ -22,6 +22,7 @@ type Issuer struct {
 	URL         string
 	Audience    string
 	TenantClaim string // claim that names the tenant; "": tenant
+	RoleClaim   string // claim that names the role in the admin API; "": tokens have none
 }
 
 // Tokens judges tokens of issuers. It is safe for concurrent use. Keys of an issuer
@@ -112,7 +113,30 @@ func (i *issuer) caller(id *oidc.IDToken) (Caller, error) {
 	if tenant == "" || id.Subject == "" {
 		return Caller{}, ErrToken
 	}
-	return Caller{Tenant: tenant, Key: "jwt:" + id.Subject, User: id.Subject, Scopes: &Scopes{}}, nil
+	return Caller{Tenant: tenant, Key: "jwt:" + id.Subject, User: id.Subject, Scopes: &Scopes{Role: i.role(claims)}}, nil
+}
+
+// role reads the role of a token: a word, or the highest of a list. Words that are
+// no role count for nothing.
+func (i *issuer) role(claims map[string]any) string {
+	if i.RoleClaim == "" {
+		return RoleNone
+	}
+	var words []any
+	switch v := claims[i.RoleClaim].(type) {
+	case string:
+		words = []any{v}
+	case []any:
+		words = v
+	}
+	for _, r := range []string{RoleAdmin, RoleOperate, RoleRead} {
+		for _, w := range words {
+			if w == r {
+				return r
+			}
+		}
+	}
+	return RoleNone
 }
 
 // ready returns the verifier of an issuer, after it has told where its keys are.

@@ -3,6 +3,8 @@
 package identity
 
 import (
+	"cmp"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -48,6 +50,16 @@ func (k *Keys) Reload() error {
 
 // Len returns the number of keys.
 func (k *Keys) Len() int { return len(*k.keys.Load()) }
+
+// Summary describes each key in a few words, by public id: for a log of changes. There
+// is nothing of a secret in it.
+func (k *Keys) Summary(now time.Time) map[string]string {
+	out := map[string]string{}
+	for id, l := range *k.keys.Load() {
+		out[id] = fmt.Sprintf("tenant %s, %s, %d secrets, class %d, role %s, models %v", l.Tenant, l.State(now), len(l.Secrets), l.Class, cmp.Or(l.Role, "none"), l.Models)
+	}
+	return out
+}
 
 // Find returns the caller that a key stands for. Unknown, revoked and expired keys
 // and wrong secrets cannot be told apart.

@@ -3,6 +3,7 @@
 package journal
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -75,7 +76,10 @@ func (a *Audit) Note(e AuditEntry) {
 	if a.log != nil {
 		a.log.Info("audit", "who", e.Who, "role", e.Role, "from", e.From, "action", e.Action, "target", e.Target, "detail", e.Detail, "ok", e.OK, "error", e.Error)
 	}
-	b, err := json.Marshal(e)
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line) // ends the line
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(e)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.ring) >= auditMemory {
@@ -87,7 +91,7 @@ func (a *Audit) Note(e AuditEntry) {
 	}
 	// One write for a line, so that a crash leaves whole lines; on disk before the
 	// change is told to have been made.
-	if _, err = a.file.Write(append(b, '\n')); err == nil {
+	if _, err = a.file.Write(line.Bytes()); err == nil {
 		err = a.file.Sync()
 	}
 	if err != nil && a.log != nil {
