@@ -5,12 +5,14 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -157,12 +159,6 @@ func (c *clusterScaling) openMetrics() error {
 	if c.metricsLn, err = listen("the metrics API", "listen.metrics", cfg.Listen.Metrics); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	certs, err := c.s.kube.SharedCA(ctx, cmp.Or(cfg.Kube.Namespace, c.s.kube.Namespace), cfg.Kube.Name+"-ca", []string{name + "." + ns + ".svc", name + "." + ns, name, "localhost"})
-	if err != nil {
-		return failf("the service account needs get and create of Secrets in its namespace", "certificate of the metrics API: %v", err)
-	}
 	var proxies *kube.FrontProxies
 	header := func() metricsapi.RequestHeader {
 		if proxies == nil {
@@ -175,15 +171,49 @@ func (c *clusterScaling) openMetrics() error {
 		c.s.log.Warn("the metrics API refuses everybody for now", "error", err.Error())
 	}
 	c.metrics = metricsapi.New(metricsapi.Options{Pools: c.signals.pools, Judge: judge{c.s.kube}, Header: header, Log: c.s.log, Pods: c.s.kube.PodNames})
-	srv := &http.Server{Handler: c.metrics, TLSConfig: c.metrics.TLS(certs.Get), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	var certs atomic.Pointer[kube.Certificates]
+	certificate := func() (*tls.Certificate, error) {
+		if k := certs.Load(); k != nil {
+			return k.Get()
+		}
+		return nil, errors.New("there is no certificate yet")
+	}
+	srv := &http.Server{Handler: c.metrics, TLSConfig: c.metrics.TLS(certificate), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	c.s.background = append(c.s.background, func(ctx context.Context) {
 		stop := context.AfterFunc(ctx, func() { srv.Close() })
 		defer stop()
 		if err := srv.ServeTLS(c.metricsLn, "", ""); !errors.Is(err, http.ErrServerClosed) {
 			c.s.log.Error("the metrics API stopped", "error", err.Error())
 		}
-	}, func(ctx context.Context) { c.register(ctx, ns, name, certs.Bundle()) })
+	}, func(ctx context.Context) {
+		if k := c.sharedCA(ctx, ns, name); k != nil {
+			certs.Store(k)
+			c.register(ctx, ns, name, k.Bundle())
+		}
+	})
 	return nil
+}
+
+// sharedCA gets the CA of the metrics API, as soon as the API server has it; nil where
+// ctx ends before.
+func (c *clusterScaling) sharedCA(ctx context.Context, ns, name string) *kube.Certificates {
+	cfg := c.s.o.Config.Kube
+	names := []string{name + "." + ns + ".svc", name + "." + ns, name, "localhost"}
+	for told := ""; ; {
+		k, err := c.s.kube.SharedCA(ctx, cmp.Or(cfg.Namespace, c.s.kube.Namespace), cfg.Name+"-ca", names)
+		if err == nil {
+			return k
+		}
+		if text := err.Error(); text != told && ctx.Err() == nil {
+			told = text
+			c.s.log.Warn("the metrics API has no certificate yet", "error", text)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+	}
 }
 
 // register keeps the APIServices right: every half minute, since somebody may install

@@ -19,8 +19,9 @@ import (
 type signals struct {
 	s *server
 
-	mu   sync.Mutex
-	seen map[string]*poolRates
+	mu      sync.Mutex
+	seen    map[string]*poolRates
+	carries map[string]float64 // work of one replica, by pool
 }
 
 // poolRates remembers the counters of a pool for a minute.
@@ -37,7 +38,9 @@ const (
 	signalWindow = time.Minute
 )
 
-func newSignals(s *server) *signals { return &signals{s: s, seen: map[string]*poolRates{}} }
+func newSignals(s *server) *signals {
+	return &signals{s: s, seen: map[string]*poolRates{}, carries: map[string]float64{}}
+}
 
 // run samples the counters until ctx ends.
 func (g *signals) run(ctx context.Context) {
@@ -235,9 +238,19 @@ func (g *signals) rates(mp *metricsapi.Pool) {
 	}
 }
 
-// perReplica is the work that one replica carries, as the scaler believes; 0: not
+// perReplica is the work that one replica carries, as the scaler told last; 0: not
 // known.
-func (g *signals) perReplica(string) float64 { return 0 }
+func (g *signals) perReplica(pool string) float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.carries[pool]
+}
+
+func (g *signals) setPerReplica(pool string, work float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.carries[pool] = work
+}
 
 func (g *signals) config(pool string) *config.Pool {
 	g.s.mu.Lock()
