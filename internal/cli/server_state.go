@@ -57,6 +57,12 @@ func (s *server) keepIndex(lp *livePool) error {
 	if k.data, err = os.ReadFile(k.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failf("", "%v", err)
 	}
+	if len(k.data) > 0 {
+		if err := lp.flow.CheckIndex(k.data, k.check); err != nil {
+			s.log.Warn("the saved prefix index is of no use", "pool", lp.cfg.Name, "file", k.file, "error", err)
+			k.data = nil
+		}
+	}
 	lp.keeper = k
 	s.background = append(s.background, func(ctx context.Context) {
 		t := time.NewTicker(saveEvery)

@@ -61,6 +61,13 @@ func (f *Flow) SaveIndex(dst []byte, check uint64) []byte {
 	return f.d.SaveIndex(dst, check)
 }
 
+// CheckIndex reports why Warm would refuse a snapshot.
+func (f *Flow) CheckIndex(data []byte, check uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.d.CheckIndex(data, check)
+}
+
 // Warm fills the prefix index from a snapshot.
 func (f *Flow) Warm(data []byte, check uint64) error {
 	f.mu.Lock()

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package share
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/penstock-project/penstock/internal/dispatch"
+)
+
+// fakePool keeps what it is told.
+type fakePool struct {
+	mu      sync.Mutex
+	state   []dispatch.Note
+	sink    func([]dispatch.Note)
+	heard   map[int32][]dispatch.Note
+	gone    int
+	rank, n int
+}
+
+func (p *fakePool) Hear(peer int32, notes []dispatch.Note) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range notes {
+		n.Blocks = slices.Clone(n.Blocks)
+		p.heard[peer] = append(p.heard[peer], n)
+	}
+}
+
+func (p *fakePool) PeerGone(peer int32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gone++
+	delete(p.heard, peer)
+}
+
+func (p *fakePool) Tell(fn func([]dispatch.Note)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn(p.state)
+}
+
+func (p *fakePool) SetRank(rank, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rank, p.n = rank, n
+}
+
+// send does what a flow does: the note becomes state and goes to the sink.
+func (p *fakePool) send(n dispatch.Note) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = append(p.state, n)
+	p.sink([]dispatch.Note{n})
+}
+
+func (p *fakePool) all() []dispatch.Note {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []dispatch.Note
+	for _, l := range p.heard {
+		out = append(out, l...)
+	}
+	return out
+}
+
+func (p *fakePool) ranked() [2]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return [2]int{p.rank, p.n}
+}
+
+type fakeRouter struct {
+	x    *Exchange
+	pool *fakePool
+	stop func()
+}
+
+func startRouter(t *testing.T, name string, ln net.Listener, secret string, check uint64, peers ...string) *fakeRouter {
+	t.Helper()
+	r := &fakeRouter{pool: &fakePool{heard: map[int32][]dispatch.Note{}}}
+	r.x = NewExchange(ExchangeOptions{Router: name, Peers: peers, Secret: []byte(secret), Check: check})
+	r.pool.sink = r.x.Add("chat", r.pool)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); r.x.Run(ctx, ln) }()
+	r.stop = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(r.stop)
+	return r
+}
+
+func port(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("it never came to pass that %s", what)
+}
+
+func sent(ticket uint64, blocks ...uint64) dispatch.Note {
+	return dispatch.Note{Kind: dispatch.NoteSent, Ticket: dispatch.Ticket(ticket), Key: 7, Prompt: 100, Uncached: 36, BlockTokens: 32, Stream: true, Blocks: blocks}
+}
+
+// TestExchange: what was in flight before the connection comes, what comes later
+// follows in order, and the other is forgotten once it is gone.
+func TestExchange(t *testing.T) {
+	a, b := port(t), port(t)
+	peers := []string{a.Addr().String(), b.Addr().String()} // everybody is given the same list
+	ra := startRouter(t, "a", a, "s", 1, peers...)
+	ra.pool.send(sent(1, 10, 11))
+	rb := startRouter(t, "b", b, "s", 1, peers...)
+	want := []dispatch.Note{sent(1, 10, 11)}
+	eventually(t, "b hears what a had in flight", func() bool { return cmp.Equal(rb.pool.all(), want) })
+	more := []dispatch.Note{
+		{Kind: dispatch.NoteFirst, Ticket: 1}, {Kind: dispatch.NoteProgress, Ticket: 1, Tokens: 32},
+		{Kind: dispatch.NoteHeld, Ticket: 2, Key: 7, Prompt: 5, Work: 0.25, Waited: 1, FCFS: 2},
+		{Kind: dispatch.NoteReleased, Ticket: 2}, {Kind: dispatch.NoteEnd, Ticket: 1},
+	}
+	for _, n := range more {
+		ra.pool.send(n)
+	}
+	want = append(want, more...)
+	eventually(t, "b hears the rest", func() bool { return len(rb.pool.all()) == len(want) })
+	if d := cmp.Diff(want, rb.pool.all()); d != "" {
+		t.Error(d)
+	}
+	eventually(t, "both know that they are two", func() bool {
+		return ra.pool.ranked() == [2]int{0, 2} && rb.pool.ranked() == [2]int{1, 2}
+	})
+	states, fault := rb.x.States()
+	if len(states) != 1 || fault != "" || states[0].Router != "a" || !states[0].Heard || states[0].Notes != uint64(len(want)) {
+		t.Errorf("states %+v %q", states, fault)
+	}
+	ra.stop()
+	eventually(t, "b forgets a", func() bool { return len(rb.pool.all()) == 0 && rb.pool.ranked() == [2]int{0, 1} })
+}
+
+// TestExchangeSecret: without the secret nothing is taken in.
+func TestExchangeSecret(t *testing.T) {
+	a, b := port(t), port(t)
+	ra := startRouter(t, "a", a, "right", 1)
+	rb := startRouter(t, "b", b, "wrong", 1, a.Addr().String())
+	eventually(t, "b is told why", func() bool {
+		s, _ := rb.x.States()
+		return len(s) == 1 && s[0].Fault == errSecret.Error()
+	})
+	rb.pool.send(sent(1))
+	if got := ra.pool.all(); len(got) != 0 {
+		t.Errorf("heard %v", got)
+	}
+}
+
+// TestExchangeOtherKey: hashes of another key mean nothing here; the load does.
+func TestExchangeOtherKey(t *testing.T) {
+	a, b := port(t), port(t)
+	ra := startRouter(t, "a", a, "s", 1)
+	rb := startRouter(t, "b", b, "s", 2, a.Addr().String())
+	rb.pool.send(sent(1, 10, 11))
+	eventually(t, "a hears", func() bool { return len(ra.pool.all()) == 1 })
+	if n := ra.pool.all()[0]; n.Blocks != nil || n.Uncached != 36 {
+		t.Errorf("note %+v", n)
+	}
+	if s, _ := ra.x.States(); len(s) != 1 || !s[0].OtherKey {
+		t.Errorf("states %+v", s)
+	}
+}
+
+// TestExchangeOverflow: a router that was too slow is told everything anew.
+func TestExchangeOverflow(t *testing.T) {
+	l := &link{up: true, wake: make(chan struct{}, 1)}
+	blocks := make([]uint64, 1000)
+	for i := range 2 * bufferMost / (8 * len(blocks)) {
+		l.add(1, []dispatch.Note{sent(uint64(i+1), blocks...)})
+	}
+	if !l.over || len(l.buf) > bufferMost {
+		t.Errorf("over %v with %d bytes", l.over, len(l.buf))
+	}
+}
+
+func FuzzNotes(f *testing.F) {
+	var b []byte
+	b = append(appendPool(b, 3), itemReset)
+	n := sent(1, 2, 3)
+	b = appendNote(b, &n)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := noteReader{b: b}
+		var out []byte
+		for {
+			var n dispatch.Note
+			item, pool, ok := r.next(&n)
+			if !ok {
+				break
+			}
+			switch item {
+			case itemPool:
+				out = appendPool(out, pool)
+			case itemReset:
+				out = append(out, itemReset)
+			default:
+				out = appendNote(out, &n)
+			}
+		}
+		if r.bad {
+			return
+		}
+		// What was read is written and read the same.
+		again := noteReader{b: out}
+		for {
+			var n dispatch.Note
+			if _, _, ok := again.next(&n); !ok {
+				break
+			}
+		}
+		if again.bad {
+			t.Fatalf("%x became %x, which cannot be read", b, out)
+		}
+	})
+}
