@@ -423,3 +423,10 @@ func (h *history) firstKnown(p *poolSeries, end int64) int64 {
 	}
 	return end
 }
+
+// Value returns a column of the pool's series at this moment, false where it is
+// unknown.
+func (p *LivePool) Value(name string) (float64, bool) { v, ok := p.Now[name]; return v.Known(ok) }
+
+// Known returns the number, false where it is unknown or ok is false.
+func (n num) Known(ok bool) (float64, bool) { v := float64(n); return v, ok && v == v }
