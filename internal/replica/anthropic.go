@@ -79,7 +79,14 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, err.status, err.anthropicBody())
 		return
 	}
-	writeValue(w, map[string]int{"input_tokens": len(tokens)})
+	var out struct {
+		Input   int `json:"input_tokens"`
+		Context struct {
+			Original int `json:"original_input_tokens"`
+		} `json:"context_management"`
+	}
+	out.Input, out.Context.Original = len(tokens), len(tokens)
+	writeValue(w, &out)
 }
 
 // messagesFormat writes the answers of the Messages API.
@@ -96,10 +103,13 @@ func appendEvent(b []byte, name, data string) []byte {
 func (f *messagesFormat) usage(b []byte, r *result) []byte {
 	b = append(b, `{"input_tokens":`...)
 	b = strconv.AppendInt(b, int64(r.prompt-r.cached), 10)
-	b = append(b, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
-	b = strconv.AppendInt(b, int64(r.cached), 10)
 	b = append(b, `,"output_tokens":`...)
 	b = strconv.AppendInt(b, int64(r.output), 10)
+	if r.output == 0 { // the start of a stream
+		return append(b, '}')
+	}
+	b = append(b, `,"cache_creation_input_tokens":0,"cache_read_input_tokens":`...)
+	b = strconv.AppendInt(b, int64(r.cached), 10)
 	return append(b, '}')
 }
 
@@ -111,22 +121,28 @@ func (f *messagesFormat) message(b []byte, r *result, content []byte, ended bool
 	b = append(b, `,"model":`...)
 	b = appendString(b, []byte(r.call.model))
 	b = append(b, ',')
-	b = f.stop(b, r, ended)
+	b = f.stop(b, r, ended, false)
 	b = append(b, `,"usage":`...)
 	return append(f.usage(b, r), '}')
 }
 
-func (f *messagesFormat) stop(b []byte, r *result, ended bool) []byte {
+// stop says why an answer ended. A whole one has no stop_sequence where none stopped
+// it; events have null there.
+func (f *messagesFormat) stop(b []byte, r *result, ended, event bool) []byte {
 	switch {
-	case !ended:
-		return append(b, `"stop_reason":null,"stop_sequence":null`...)
-	case r.call.stopped != "":
+	case ended && r.call.stopped != "":
 		return appendString(append(b, `"stop_reason":"stop_sequence","stop_sequence":`...), []byte(r.call.stopped))
+	case !ended:
+		b, event = append(b, `"stop_reason":null`...), true
 	case r.call.reason == "length":
-		return append(b, `"stop_reason":"max_tokens","stop_sequence":null`...)
+		b = append(b, `"stop_reason":"max_tokens"`...)
 	default:
-		return append(b, `"stop_reason":"end_turn","stop_sequence":null`...)
+		b = append(b, `"stop_reason":"end_turn"`...)
 	}
+	if event {
+		b = append(b, `,"stop_sequence":null`...)
+	}
+	return b
 }
 
 func (f *messagesFormat) appendStart(b []byte, r *result) []byte {
@@ -146,7 +162,7 @@ func (f *messagesFormat) appendEnd(b []byte, r *result, text []byte) []byte {
 		b = f.appendDelta(b, r, text)
 	}
 	b = appendEvent(b, "content_block_stop", `{"type":"content_block_stop","index":0}`)
-	d := f.stop([]byte(`{"type":"message_delta","delta":{`), r, true)
+	d := f.stop([]byte(`{"type":"message_delta","delta":{`), r, true, true)
 	d = append(f.usage(append(d, `},"usage":`...), r), '}')
 	b = appendEvent(b, "message_delta", string(d))
 	return appendEvent(b, "message_stop", `{"type":"message_stop"}`)

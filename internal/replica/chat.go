@@ -147,7 +147,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 func parsePrompt(v jsontext.Value) ([]uint32, *apiError) {
 	switch {
 	case len(v) == 0 || v.Kind() == 'n':
-		return nil, invalidBody("body.prompt", "Field required at body.prompt")
+		return nil, badRequest("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
 	case v.Kind() == '"':
 		var text string
 		if err := json.Unmarshal(v, &text, lenient); err == nil {

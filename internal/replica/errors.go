@@ -60,17 +60,9 @@ func (e *apiError) body() []byte {
 	return b
 }
 
-// anthropicBody is the error as Anthropic clients read it.
+// anthropicBody is the error as Anthropic clients read it. The engine names its own
+// types there, too.
 func (e *apiError) anthropicBody() []byte {
-	typ := "api_error"
-	switch e.status {
-	case http.StatusBadRequest:
-		typ = "invalid_request_error"
-	case http.StatusNotFound:
-		typ = "not_found_error"
-	case http.StatusServiceUnavailable:
-		typ = "overloaded_error"
-	}
 	type inner struct {
 		Type    string `json:"type"`
 		Message string `json:"message"`
@@ -78,9 +70,9 @@ func (e *apiError) anthropicBody() []byte {
 	b, err := json.Marshal(struct {
 		Type  string `json:"type"`
 		Error inner  `json:"error"`
-	}{"error", inner{typ, e.msg}})
+	}{"error", inner{e.typ, e.msg}})
 	if err != nil {
-		return []byte(`{"type":"error","error":{"type":"api_error","message":"unprintable"}}`)
+		return []byte(`{"type":"error","error":{"type":"InternalServerError","message":"unprintable"}}`)
 	}
 	return b
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/zeebo/xxh3"
 )
 
 // adapterSet is the LoRA adapters that the server has loaded. It has its own lock,
@@ -85,14 +86,35 @@ func (s *Server) serves(model string) bool { return slices.Contains(s.models, mo
 
 // modelCard is an entry of /v1/models.
 type modelCard struct {
-	ID          string  `json:"id"`
-	Object      string  `json:"object"`
-	Created     int64   `json:"created"`
-	OwnedBy     string  `json:"owned_by"`
-	Root        string  `json:"root"`
-	Parent      *string `json:"parent"`
-	MaxModelLen *int    `json:"max_model_len"`
-	Permission  []any   `json:"permission"`
+	ID          string        `json:"id"`
+	Object      string        `json:"object"`
+	Created     int64         `json:"created"`
+	OwnedBy     string        `json:"owned_by"`
+	Root        string        `json:"root"`
+	Parent      *string       `json:"parent"`
+	MaxModelLen *int          `json:"max_model_len"`
+	Permission  [1]permission `json:"permission"`
+}
+
+// permission is what the engine says of everybody's rights; it enforces none of it.
+type permission struct {
+	ID       string  `json:"id"`
+	Object   string  `json:"object"`
+	Created  int64   `json:"created"`
+	Create   bool    `json:"allow_create_engine"`
+	Sampling bool    `json:"allow_sampling"`
+	Logprobs bool    `json:"allow_logprobs"`
+	Search   bool    `json:"allow_search_indices"`
+	View     bool    `json:"allow_view"`
+	Tune     bool    `json:"allow_fine_tuning"`
+	Org      string  `json:"organization"`
+	Group    *string `json:"group"`
+	Blocking bool    `json:"is_blocking"`
+}
+
+func permissionOf(name string, created int64) [1]permission {
+	return [1]permission{{ID: fmt.Sprintf("modelperm-%016x", xxh3.HashString(name)), Object: "model_permission", Created: created,
+		Sampling: true, Logprobs: true, View: true, Org: "*"}}
 }
 
 func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
@@ -101,10 +123,10 @@ func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Unlock()
 	cards := []modelCard{}
 	for _, m := range s.models {
-		cards = append(cards, modelCard{m, "model", created, "vllm", s.profile.Model, nil, &s.profile.MaxModelLen, []any{}})
+		cards = append(cards, modelCard{m, "model", created, "vllm", s.profile.Model, nil, &s.profile.MaxModelLen, permissionOf(m, created)})
 	}
 	for _, a := range s.adapters.list() {
-		cards = append(cards, modelCard{a.name, "model", a.created, "vllm", a.path, &s.models[0], nil, []any{}})
+		cards = append(cards, modelCard{a.name, "model", a.created, "vllm", a.path, &s.models[0], nil, permissionOf(a.name, a.created)})
 	}
 	writeValue(w, struct {
 		Object string      `json:"object"`
@@ -158,8 +180,9 @@ func (s *Server) unloadLoRA(w http.ResponseWriter, r *http.Request) {
 	writeText(w, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", req.Name))
 }
 
+// writeText answers with a text that the engine gives no type.
 func writeText(w http.ResponseWriter, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header()["Content-Type"] = nil
 	_, _ = w.Write([]byte(text)) // the client may be gone
 }
 

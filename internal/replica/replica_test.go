@@ -156,7 +156,7 @@ const hello = `"model":"tiny","messages":[{"role":"user","content":"Hello"}]`
 func TestChatShapes(t *testing.T) {
 	s := start(t, Options{})
 	_, whole := post(t, s, "/v1/chat/completions", `{`+hello+`,"max_tokens":3}`)
-	want := `{"id":"chatcmpl-X","object":"chat.completion","created":0,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Field clear ","refusal":null,"annotations":null,"audio":null,"function_call":null,"tool_calls":[],"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":12,"total_tokens":15,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null}},"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":null}`
+	want := `{"id":"chatcmpl-X","object":"chat.completion","created":0,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Field clear ","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-simulated","usage":{"prompt_tokens":12,"total_tokens":15,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null},"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`
 	if d := cmp.Diff(want, masked(whole)); d != "" {
 		t.Errorf("whole answer (-want +got):\n%s", d)
 	}
@@ -173,9 +173,9 @@ func TestChatShapes(t *testing.T) {
 	}
 	b, _ := io.ReadAll(resp.Body)
 	head := `data: {"id":"chatcmpl-X","object":"chat.completion.chunk","created":0,"model":"tiny","choices":[`
-	want = head + `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}` + "\n\n" +
+	want = head + `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}` + "\n\n" +
 		head + `{"index":0,"delta":{"content":"Fiel"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]}` + "\n\n" +
-		head + `],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null}}}` + "\n\n" +
+		head + `],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0}},"system_fingerprint":"vllm-0.32.0-simulated"}` + "\n\n" +
 		"data: [DONE]\n\n"
 	if d := cmp.Diff(want, masked(string(b))); d != "" {
 		t.Errorf("stream (-want +got):\n%s", d)
@@ -185,7 +185,7 @@ func TestChatShapes(t *testing.T) {
 func TestCompletionShapes(t *testing.T) {
 	s := start(t, Options{Speed: 2})
 	_, whole := post(t, s, "/v1/completions", `{"model":"alias","prompt":["Hello"],"max_tokens":2}`)
-	want := `{"id":"cmpl-X","object":"text_completion","created":0,"model":"alias","choices":[{"index":0,"text":"Still se","logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null}],"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0}},"kv_transfer_params":null}`
+	want := `{"id":"cmpl-X","object":"text_completion","created":0,"model":"alias","choices":[{"index":0,"text":"Still se","logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-simulated","usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":null,"multimodal_tokens":null},"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`
 	got := masked(whole)
 	text := regexp.MustCompile(`"text":"[^"]*"`)
 	if d := cmp.Diff(text.ReplaceAllString(want, `"text":""`), text.ReplaceAllString(got, `"text":""`)); d != "" {
@@ -306,7 +306,7 @@ func TestErrors(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"tiny","messages":[]}`, 400, "BadRequestError", "messages", "empty"},
 		{"/v1/chat/completions", `{"model":"tiny","messages":[{"content":"a"}]}`, 400, "Bad Request", "body.messages", "role"},
 		{"/v1/chat/completions", `{"model":"tiny","messages":"a"}`, 400, "Bad Request", "body.messages", "valid"},
-		{"/v1/chat/completions", `{` + hello + `,"n":0}`, 400, "BadRequestError", "n", "at least 1"},
+		{"/v1/chat/completions", `{` + hello + `,"n":0}`, 400, "BadRequestError", "", "at least 1"},
 		{"/v1/chat/completions", `{` + hello + `,"n":2}`, 400, "BadRequestError", "n", "n=2"},
 		{"/v1/chat/completions", `{` + hello + `,"temperature":-1}`, 400, "BadRequestError", "temperature", "non-negative"},
 		{"/v1/chat/completions", `{` + hello + `,"max_tokens":0}`, 400, "BadRequestError", "max_tokens", "at least 1"},
@@ -314,7 +314,7 @@ func TestErrors(t *testing.T) {
 		{"/v1/chat/completions", `{` + hello + `,"cache_salt":""}`, 400, "BadRequestError", "cache_salt", "non-empty string"},
 		{"/v1/chat/completions", `{` + hello + `,"stop":7}`, 400, "Bad Request", "body.stop", "valid"},
 		{"/v1/chat/completions", `{` + hello + `,"stream_options":{"include_usage":true}}`, 400, "Bad Request", "body.stream_options", "stream"},
-		{"/v1/completions", `{"model":"tiny"}`, 400, "Bad Request", "body.prompt", "Field required"},
+		{"/v1/completions", `{"model":"tiny"}`, 400, "BadRequestError", "prompt", "must be provided"},
 		{"/v1/completions", `{"model":"tiny","prompt":["a","b"]}`, 400, "BadRequestError", "prompt", "one prompt"},
 		{"/tokenize", `{"model":"x","prompt":"a"}`, 404, "NotFoundError", "model", "does not exist"},
 		{"/detokenize", `{}`, 400, "Bad Request", "body.tokens", "Field required"},
@@ -348,7 +348,7 @@ func TestErrors(t *testing.T) {
 		t.Errorf("wrong method: %d %s", status, b)
 	}
 	status, b := post(t, s, "/v1/messages", `{"model":"x","max_tokens":5,"messages":[{"role":"user","content":"a"}]}`)
-	if status != 404 || !strings.HasPrefix(b, `{"type":"error","error":{"type":"not_found_error"`) {
+	if status != 404 || !strings.HasPrefix(b, `{"type":"error","error":{"type":"NotFoundError"`) {
 		t.Errorf("messages: %d %s", status, b)
 	}
 }

@@ -20,6 +20,11 @@ import (
 // maxBody bounds a request body. The real server has no limit; memory has.
 const maxBody = 256 << 20
 
+// longestToken is how many characters the engine takes a token to have at most when it
+// refuses a prompt by its length alone; the value is that of a small byte-level
+// vocabulary.
+const longestToken = 12
+
 // call is a parsed request, whatever API it came through.
 type call struct {
 	model        string // as asked for; answers repeat it
@@ -125,6 +130,10 @@ func (s *Server) finish(c *call, p *params) *apiError {
 	}
 	c.stream = p.Stream
 	prompt, limit := len(c.tokens), s.profile.MaxModelLen
+	if prompt*tokenBytes > longestToken*limit {
+		// The engine counts characters before it makes tokens of them.
+		return badRequest("input_text", "This model's maximum context length is %d tokens. However, your prompt contains more than %d characters. Please reduce the length of the input prompt.", limit, longestToken*limit)
+	}
 	if prompt >= limit {
 		return badRequest("input_tokens", "This model's maximum context length is %d tokens, but the request has %d input tokens. Please shorten the prompt.", limit, prompt)
 	}
@@ -146,7 +155,7 @@ func (s *Server) finish(c *call, p *params) *apiError {
 func (p *params) check() *apiError {
 	switch {
 	case p.N != nil && *p.N < 1:
-		return badRequest("n", "n must be at least 1, got %d.", *p.N)
+		return badRequest("", "n must be at least 1, got %d.", *p.N)
 	case p.N != nil && *p.N > 1:
 		return badRequest("n", "the simulated replica answers with one choice, got n=%d.", *p.N)
 	case p.Temperature != nil && *p.Temperature < 0:

@@ -87,7 +87,9 @@ func (f *responsesFormat) response(b []byte, r *result, text []byte, ended bool)
 	b = strconv.AppendInt(b, r.created, 10)
 	b = append(b, `,"model":`...)
 	b = appendString(b, []byte(r.call.model))
-	b = append(b, `,"error":null,"instructions":null,"metadata":null,"parallel_tool_calls":true,"temperature":1.0,"tool_choice":"auto","tools":[],"top_p":1.0,"background":false,"previous_response_id":null`...)
+	b = append(b, `,"instructions":null,"metadata":null,"parallel_tool_calls":true,"temperature":1.0,"tool_choice":"auto","tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
+	b = strconv.AppendInt(b, int64(r.call.maxTokens), 10)
+	b = append(b, `,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","text":null,"top_logprobs":null,"truncation":"disabled","user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null`...)
 	if !ended {
 		return append(b, `,"status":"in_progress","incomplete_details":null,"output":[],"usage":null}`...)
 	}
@@ -102,9 +104,9 @@ func (f *responsesFormat) response(b []byte, r *result, text []byte, ended bool)
 	b = strconv.AppendInt(b, int64(r.prompt), 10)
 	b = append(b, `,"input_tokens_details":{"cached_tokens":`...)
 	b = strconv.AppendInt(b, int64(r.cached), 10)
-	b = append(b, `},"output_tokens":`...)
+	b = append(b, `,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...)
 	b = strconv.AppendInt(b, int64(r.output), 10)
-	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":`...)
+	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
 	b = strconv.AppendInt(b, int64(r.total()), 10)
 	return append(b, `}}`...)
 }
@@ -114,7 +116,7 @@ func (f *responsesFormat) outputItem(b, text []byte, status string) []byte {
 	if status == "completed" {
 		b = f.part(b, text)
 	}
-	return append(b, `]}`...)
+	return append(b, `],"phase":null}`...)
 }
 
 func (f *responsesFormat) part(b, text []byte) []byte {

@@ -67,6 +67,7 @@ func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.weather.hold(r)
 		w.Header().Set("Server", ServerHeader)
+		w.Header().Set("Vary", "Origin")
 		sw := &statusWriter{ResponseWriter: w}
 		began := time.Now()
 		defer func() {
