@@ -82,7 +82,7 @@ command_of() {
       --leader-elect=false --service-account-private-key-file "$dir/sa.key" --root-ca-file "$dir/ca.crt" --use-service-account-credentials=true \
       --horizontal-pod-autoscaler-sync-period "${HPA_SYNC:-2s}" --horizontal-pod-autoscaler-downscale-stabilization "${HPA_DOWN:-4s}" \
       --horizontal-pod-autoscaler-initial-readiness-delay 1s \
-      --controllers deployment-controller,replicaset-controller,statefulset-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,horizontal-pod-autoscaler-controller,disruption-controller
+      --controllers deployment-controller,replicaset-controller,endpointslice-controller,statefulset-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,horizontal-pod-autoscaler-controller,disruption-controller
     ;;
   kwok)
     printf '%s\n' "$bin/kwok" --kubeconfig "$dir/admin.kubeconfig" --manage-all-nodes=true --config "$here/kwok.yaml" \
@@ -104,8 +104,33 @@ command_of() {
   esac
 }
 
+kubectl() { "$bin/kubectl" --kubeconfig "$dir/admin.kubeconfig" "$@" >/dev/null; }
+
+# keda_api registers KEDA's adapter, which an API server reaches by way of a Service
+# that names this machine.
+keda_api() {
+  kubectl apply --server-side -f - <<YAML
+apiVersion: v1
+kind: Service
+metadata: {name: keda-metrics, namespace: keda}
+spec: {type: ExternalName, externalName: localhost, ports: [{port: $(port keda-adapter)}]}
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.external.metrics.k8s.io}
+spec:
+  {group: external.metrics.k8s.io, version: v1beta1, groupPriorityMinimum: 100, versionPriority: 100, caBundle: $(base64 -w0 "$dir/keda/ca.crt"),
+   service: {name: keda-metrics, namespace: keda, port: $(port keda-adapter)}}
+YAML
+}
+
 start() {
   local words=()
+  if [ "$1" = keda-operator ]; then
+    kubectl apply --server-side -f "$keda/crds"
+    kubectl create namespace keda 2>/dev/null || true
+    kubectl wait --for condition=Established crd/scaledobjects.keda.sh crd/scaledjobs.keda.sh --timeout=30s
+  fi
   mapfile -t words < <(command_of "$1")
   [ "${words[0]}" = env ] || [ -x "${words[0]}" ] || { echo "${words[0]} is not there: run e2e/kube/build.sh" >&2 && return 1; }
   "${words[@]}" >>"$dir/$1.log" 2>&1 </dev/null &
@@ -117,7 +142,10 @@ start() {
   kcm) wait_for "$1" "https://127.0.0.1:$(port kcm)/healthz" ;;
   kwok) wait_for "$1" "http://127.0.0.1:$(port kwok)/healthz" ;;
   keda-operator) wait_for "$1" "http://127.0.0.1:$(port keda-operator)/readyz" ;;
-  keda-adapter) wait_for "$1" "https://127.0.0.1:$(port keda-adapter)/healthz" ;;
+  keda-adapter)
+    wait_for "$1" "https://127.0.0.1:$(port keda-adapter)/healthz"
+    keda_api
+    ;;
   esac
 }
 

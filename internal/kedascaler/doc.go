@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -53,6 +52,7 @@ type Server struct {
 	mu      sync.Mutex
 	streams int
 	asked   time.Time
+	ladders map[string]*ladder // by pool
 }
 
 // New returns a server; Register puts it on a gRPC server.
@@ -63,7 +63,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o}
+	return &Server{o: o, ladders: map[string]*ladder{}}
 }
 
 // Streams is how many streams KEDA holds open, and when it last asked for anything.
@@ -99,16 +99,21 @@ const (
 )
 
 // metric is the name, the value and the target of a pool's metric.
-func metric(ref *objectRef, w Wanted) (name string, value, target float64, err error) {
+func (s *Server) metric(ref *objectRef, w Wanted) (name string, value, target float64, err error) {
 	switch m := cmp.Or(ref.metadata["measure"], measureReplicas); m {
 	case measureReplicas:
 		return "wanted-replicas", float64(w.Replicas), 1, nil
 	case measureWork:
-		per := math.Round(w.PerReplica*1000) / 1000 // an HPA counts in thousandths
-		if per <= 0 {
-			return "", 0, 0, status.Error(codes.Unavailable, "what one replica carries is not known yet")
+		now := time.Now()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := s.ladders[ref.metadata["pool"]]
+		if l == nil {
+			l = &ladder{}
+			s.ladders[ref.metadata["pool"]] = l
 		}
-		return "work", float64(w.Replicas) * per, per, nil
+		l.step(now, w.Replicas, w.PerReplica)
+		return "work", l.value(now, w.Replicas), l.target, nil
 	default:
 		return "", 0, 0, status.Errorf(codes.InvalidArgument, "measure %q is unknown: use replicas or work", m)
 	}
@@ -127,11 +132,11 @@ func (s *Server) metricSpec(ctx context.Context, ref *objectRef) (*specs, error)
 	if err != nil {
 		// The kind of metric does not depend on how many are wanted now, and without
 		// it KEDA builds no HPA at all.
-		if ref.metadata["pool"] == "" || cmp.Or(ref.metadata["measure"], measureReplicas) != measureReplicas || status.Code(err) != codes.Unavailable {
+		if status.Code(err) != codes.Unavailable {
 			return nil, err
 		}
 	}
-	name, _, target, err := metric(ref, w)
+	name, _, target, err := s.metric(ref, w)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +148,7 @@ func (s *Server) metrics(ctx context.Context, req *metricsRequest) (*values, err
 	if err != nil {
 		return nil, err
 	}
-	_, value, _, err := metric(&req.ref, w)
+	_, value, _, err := s.metric(&req.ref, w)
 	if err != nil {
 		return nil, err
 	}
@@ -209,8 +214,7 @@ func (s *Server) streamMetricSpec(ref *objectRef, st grpc.ServerStream) error {
 			}
 			return err
 		}
-		// A target that wavers by less than a fiftieth is not worth a change of the HPA.
-		if last.name == now.name && math.Abs(now.target-last.target) <= 0.02*last.target {
+		if last == *now {
 			return nil
 		}
 		last = *now

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
+	"pgregory.net/rapid"
 )
 
 // raw carries bytes as they are: the client's side of these tests.
@@ -204,7 +205,7 @@ func TestUnknownIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		ref  []byte
 		code codes.Code
-	}{{object(), codes.InvalidArgument}, {object("pool", "typo"), codes.NotFound}, {object("pool", "chat", "measure", "x"), codes.InvalidArgument}, {object("pool", "chat", "measure", "work"), codes.Unavailable}} {
+	}{{object(), codes.InvalidArgument}, {object("pool", "typo"), codes.NotFound}, {object("pool", "chat", "measure", "x"), codes.InvalidArgument}} {
 		if _, err := r.call("GetMetrics", metricsFor(c.ref)); status.Code(err) != c.code {
 			t.Errorf("%q: %v, want %v", c.ref, err, c.code)
 		}
@@ -227,11 +228,6 @@ func TestStreams(t *testing.T) {
 	if _, _, x := number(t, recv(t, spec)); x != 4 {
 		t.Errorf("first target %v", x)
 	}
-	r.set(Wanted{Replicas: 2, At: time.Now(), PerReplica: 4.01}) // noise
-	r.set(Wanted{Replicas: 2, At: time.Now(), PerReplica: 2})
-	if _, _, x := number(t, recv(t, spec)); x != 2 {
-		t.Errorf("next target %v", x)
-	}
 	stop()
 	bad, drop := r.stream(t, "StreamIsActive", object("pool", "typo"))
 	defer drop()
@@ -248,4 +244,48 @@ func FuzzRead(f *testing.F) {
 		_ = new(objectRef).read(b)
 		_ = new(metricsRequest).read(b)
 	})
+}
+
+// TestLadder: whatever the target does, an HPA that sees value and target at different
+// moments finds the number that is wanted.
+func TestLadder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l ladder
+		now := time.Now()
+		n := rapid.IntRange(0, 100).Draw(t, "n")
+		inForce := 0.0
+		for range 30 {
+			per := rapid.Float64Range(0, 50).Draw(t, "per")
+			now = now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "s")) * time.Second)
+			if now.Sub(l.moved) >= settle {
+				inForce = l.target // everybody has seen it by now
+			}
+			l.step(now, n, per)
+			v := l.value(now, n)
+			for _, target := range []float64{l.target, inForce} {
+				if target == 0 {
+					continue
+				}
+				if got := int(math.Ceil(v/target - 1e-6)); got != n {
+					t.Fatalf("value %v by target %v makes %d replicas, want %d", v, target, got, n)
+				}
+			}
+		}
+	})
+}
+
+func TestLadderArrives(t *testing.T) {
+	l := ladder{}
+	now := time.Now()
+	for range 40 {
+		l.step(now, 10, 4)
+		now = now.Add(settle)
+	}
+	for range 40 {
+		l.step(now, 10, 2.5)
+		now = now.Add(settle)
+	}
+	if math.Abs(l.target-2.5) > 0.05 {
+		t.Errorf("target %v, want 2.5", l.target)
+	}
 }
