@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-trace clean fuzz
+.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-trace clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,11 @@ help: ## Show this help
 demo: build ## Start eight simulated replicas, the gateway and a load; compare random with penstock
 	@$(BIN) demo
 
-build: ## Build bin/penstock
+build: console ## Build bin/penstock, with the console where Node.js is present
 	@$(GO) build -trimpath -o $(BIN) ./cmd/penstock
+
+console: ## Build the pages of the console, where Node.js is present
+	@scripts/console.sh
 
 test: ## Install what tests need, run every layer, print one summary
 	@./scripts/test.sh
@@ -43,6 +46,9 @@ e2e-kube: ## Run against a real API server; build it first with e2e/kube/build.s
 
 e2e-boundary: ## Run two gateways that share a quota through Redis
 	@./scripts/test.sh e2e-boundary
+
+e2e-console: ## Drive the console in a real browser, and test the alert rules
+	@./scripts/test.sh e2e-console
 
 e2e-trace: ## Play a public trace through the router
 	@./scripts/test.sh e2e-trace

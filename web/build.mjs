@@ -3,13 +3,14 @@
 // style sheet, and the what-if page as a single file that works offline.
 import { build } from "esbuild";
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const out = join(here, "..", "internal", "console", "ui", "dist");
+const dist = join(here, "..", "internal", "console", "ui", "dist");
+const out = dist + ".new"; // swapped in when whole: a Go build may read the folder meanwhile
 
 async function bundle(entry) {
   const r = await build({
@@ -49,3 +50,5 @@ const single = readFileSync(join(here, "src", "offline.html"), "utf8")
   .replace("{{css}}", () => offline.css)
   .replace("{{js}}", () => licenses + offline.js.replaceAll("</script", "<\\/script"));
 writeFileSync(join(out, "whatif.html"), single);
+rmSync(dist, { recursive: true, force: true });
+renameSync(out, dist);

@@ -260,7 +260,11 @@ func (m *topModel) replicaList(s *screen, y int) {
 		s.put(1, y, "no replica"+ifFilter(m.filter), inkPlain)
 		return
 	}
-	wide := max(8, min(24, s.w-72))
+	wide := 8
+	for _, r := range list {
+		wide = max(wide, len([]rune(r.ID)))
+	}
+	wide = min(wide, max(8, min(32, s.w-72)))
 	kv := min(12, s.w-76)
 	if s.w < 90 {
 		kv = 0 // the reason beside a replica says more than a bar
