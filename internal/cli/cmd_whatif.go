@@ -25,6 +25,7 @@ replicas and the same share s of prompt tokens that earlier prompts begin with.`
   penstock whatif --replicas 32 --shared 0.5 -o json`,
 		Args: noArgs,
 	})
+	c.AddCommand(whatifZeroCmd(e))
 	out := outputFlag(c, "table", "json")
 	fl := c.Flags()
 	fl.IntVar(&replicas, "replicas", 8, "replicas of the fleet")
