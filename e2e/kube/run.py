@@ -6,11 +6,13 @@
 import glob
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 
 import api as k8s
+from backend import Backend
 from rig import PENSTOCK, Envoy, Load, Proc, Raw, Rig, case, chat, free_port, get, poll, post, run_cases, tally
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -69,17 +71,24 @@ pools:
 
 def account(rig):
     """A service account with no more rights than docs/how-to/behind-envoy.md gives it."""
+    rig.kubeconfig = rights(rig, "penstock", [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["llm-d.ai"], "resources": ["inferenceobjectives", "inferencemodelrewrites"], "verbs": ["list"]}])
+
+
+def rights(rig, name, rules):
+    """Makes a service account with the rules; returns its kubeconfig."""
     a = rig.api
-    a.create(f"/api/v1/namespaces/{NS}/serviceaccounts", {"metadata": {"name": "penstock"}})
-    a.create(f"{RBAC}/roles", {"metadata": {"name": "penstock"}, "rules": [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": ["llm-d.ai"], "resources": ["inferenceobjectives", "inferencemodelrewrites"], "verbs": ["list"]}]})
-    a.create(f"{RBAC}/rolebindings", {"metadata": {"name": "penstock"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "penstock"},
-                                      "subjects": [{"kind": "ServiceAccount", "name": "penstock", "namespace": NS}]})
-    token = a.create(f"/api/v1/namespaces/{NS}/serviceaccounts/penstock/token", {"spec": {"expirationSeconds": 7200}})["status"]["token"]
-    rig.kubeconfig = rig.path("penstock.kubeconfig")
-    a.kubeconfig(rig.kubeconfig, token, NS)
+    a.create(f"/api/v1/namespaces/{NS}/serviceaccounts", {"metadata": {"name": name}})
+    a.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": rules})
+    a.create(f"{RBAC}/rolebindings", {"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+                                      "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NS}]})
+    token = a.create(f"/api/v1/namespaces/{NS}/serviceaccounts/{name}/token", {"spec": {"expirationSeconds": 7200}})["status"]["token"]
+    out = rig.path(name + ".kubeconfig")
+    a.kubeconfig(out, token, NS)
+    return out
 
 
 def pool(rig, name):
@@ -175,6 +184,65 @@ def readiness_and_deletion(rig):
         s.close()
     ready(rig, "by-selector", 3)
     return "out while not ready; drains while it is deleted, its streams are finished"
+
+
+@case
+def endpoint_slices(rig):
+    """What an EndpointSlice says of a pod counts: not ready is out, terminating drains."""
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices"
+    p = rig.api.pods(NS, "app=vllm")[0]
+    name = p["metadata"]["name"]
+
+    def says(**conditions):
+        # The API server takes no loopback address here; it is the reference that counts.
+        return {"endpoints": [{"addresses": ["192.0.2.10"], "conditions": conditions,
+                               "targetRef": {"kind": "Pod", "namespace": NS, "name": name, "uid": p["metadata"]["uid"]}}]}
+    rig.api.create(slices, {"metadata": {"name": "by-hand"}, "addressType": "IPv4", **says(ready=False)})
+    poll("the pod is out", lambda: all(name not in e["id"] for e in pool(rig, "by-selector")["endpoints"]), 10, 0.05)
+    rig.api.patch(f"{slices}/by-hand", says(ready=False, serving=True, terminating=True))
+    poll("it drains", lambda: any(name in e["id"] and e["phase"] == "draining" for e in pool(rig, "by-selector")["endpoints"]), 10, 0.05)
+    rig.api.delete(f"{slices}/by-hand")
+    ready(rig, "by-selector", 3)
+    return "out, draining, and back once no slice names it"
+
+
+@case
+def endpoints_of_a_service(rig):
+    """The endpoints of a Service, with the right to see EndpointSlices and nothing else."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("198.51.100.1", 9))  # nothing is sent
+            own = s.getsockname()[0]
+        except OSError:
+            return "skipped: this machine has no address but loopback, which no EndpointSlice may name"
+    engine = Backend(f"{own}:{free_port(own)}", "sim")
+    port = int(engine.addr.rsplit(":", 1)[1])
+    conf = rights(rig, "slices-only", [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}])
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices"
+
+    def says(**conditions):
+        return {"endpoints": [{"addresses": [own], "conditions": conditions, "targetRef": {"kind": "Pod", "namespace": NS, "name": "engine-0"}}]}
+    rig.api.create(slices, {"metadata": {"name": "engines-1", "labels": {"kubernetes.io/service-name": "engines"}}, "addressType": "IPv4",
+                            "ports": [{"port": port}], **says(ready=True)})
+    admin, gateway = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    proc = Proc(rig, "by-service", [PENSTOCK, "serve", "--selector", "kubernetes.io/service-name=engines", "--port", str(port),
+                                    "--kubeconfig", conf, "--listen", gateway, "--admin", admin])
+
+    def phases():
+        return [(e["id"], e["phase"]) for e in json.loads(get(admin, "/api/v1/status")[1])["pools"][0]["endpoints"]]
+    poll("the endpoint is ready", lambda: phases() == [(NS + "/engine-0", "ready")], 20, 0.05)
+    assert post(gateway, chat(model="sim"))[0] == 200
+    rig.api.patch(f"{slices}/engines-1", says(ready=False, serving=True, terminating=True))
+    poll("it drains", lambda: phases() == [(NS + "/engine-0", "draining")], 10, 0.05)
+    rig.api.patch(f"{slices}/engines-1", says(ready=False))
+    poll("it is out", lambda: phases() == [], 10, 0.05)
+    rig.api.patch(f"{slices}/engines-1", says())
+    poll("an endpoint without conditions is ready", lambda: phases() == [(NS + "/engine-0", "ready")], 10, 0.05)
+    proc.kill()
+    engine.close()
+    with open(proc.log) as f:
+        assert "forbidden" not in f.read(), "more rights are needed"
+    return "ready, terminating, not ready and unset are followed"
 
 
 @case

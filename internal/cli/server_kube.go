@@ -39,9 +39,13 @@ func (s *server) kubeSource(p *config.Pool, lp *livePool) (observe.Source, error
 	if p.Engine.TLS.CA != "" {
 		scheme = "https"
 	}
-	return &kube.PodSource{Cluster: s.kube, Select: kube.Selection{
+	choice := kube.Selection{
 		Namespace: cmp.Or(r.Selector.Namespace, s.kube.Namespace), Selector: sel, Ports: []int{r.Selector.Port}, Scheme: scheme,
-	}}, nil
+	}
+	if _, ok := sel.RequiresExactMatch(kube.ServiceLabel); ok {
+		return &kube.SliceSource{Cluster: s.kube, Select: choice}, nil
+	}
+	return &kube.PodSource{Cluster: s.kube, Select: choice, Slices: true}, nil
 }
 
 // connectKube opens the one connection to the API server, where it is not open yet.

@@ -71,7 +71,7 @@ func TestTargets(t *testing.T) {
 		{"role and IPv6", one, []*corev1.Pod{pod("a", "fd00::1", func(p *corev1.Pod) { p.Labels[roleLabel] = "decode" })}, []observe.Target{
 			{ID: "ns/a", URL: "http://[fd00::1]:8000", Rank: -1, Role: fleet.RoleDecode}}},
 	} {
-		got := Targets(c.pods, c.sel)
+		got := Targets(c.pods, c.sel, nil)
 		if len(got) != len(c.want) {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
 			continue

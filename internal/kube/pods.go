@@ -41,6 +41,11 @@ type Selection struct {
 type PodSource struct {
 	Cluster *Cluster
 	Select  Selection
+	// Slices makes it follow the EndpointSlices of the namespace, too: a pod that they
+	// call not ready is left out, one that they call terminating drains. They never make
+	// a pod ready that says of itself that it is not: a Service may publish addresses
+	// that are not ready. Without the right to see them pods alone decide.
+	Slices bool
 }
 
 func (s *PodSource) String() string {
@@ -62,13 +67,7 @@ func (s *PodSource) Run(ctx context.Context, up func([]observe.Target)) error {
 		return err
 	}
 	changed := make(chan struct{}, 1)
-	note := func() {
-		s.Cluster.touch()
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
+	note := s.Cluster.noteIn(changed)
 	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { note() }, UpdateFunc: func(any, any) { note() }, DeleteFunc: func(any) { note() },
 	}); err != nil {
@@ -77,35 +76,36 @@ func (s *PodSource) Run(ctx context.Context, up func([]observe.Target)) error {
 	if err := inf.SetWatchErrorHandler(s.Cluster.quiet(s.String())); err != nil {
 		return err
 	}
+	said := func() map[string]sliceState { return nil }
+	if s.Slices {
+		more, sl, err := s.Cluster.sliceInformer(s.Select.Namespace, "", "EndpointSlices in "+s.Select.Namespace, note)
+		if err != nil {
+			return err
+		}
+		more.Start(ctx.Done())
+		defer more.Shutdown()
+		said = func() map[string]sliceState {
+			if !sl.HasSynced() {
+				return nil // they may come later, or never
+			}
+			return readSlices(slicesOf(sl))
+		}
+	}
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
 		return context.Cause(ctx)
 	}
 	s.Cluster.touch()
-	var last []observe.Target
-	for first := true; ; first = false {
+	return tell(ctx, changed, up, func() []observe.Target {
 		var pods []*corev1.Pod
 		for _, o := range inf.GetStore().List() {
 			if p, ok := o.(*corev1.Pod); ok {
 				pods = append(pods, p)
 			}
 		}
-		if now := Targets(pods, s.Select); first || !slices.Equal(now, last) {
-			last = now
-			up(slices.Clone(now))
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-changed:
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(gather):
-		}
-	}
+		return Targets(pods, s.Select, said())
+	})
 }
 
 // quiet tells of each kind of failure of a watch once, not once a retry.
@@ -130,19 +130,17 @@ func trim(o any) (any, error) {
 }
 
 // Targets turns pods into endpoints, ordered by ID: one for each active port of
-// each pod that is Ready or that drains.
-func Targets(pods []*corev1.Pod, sel Selection) []observe.Target {
+// each pod that is Ready or that drains. said is what EndpointSlices say of pods, nil
+// where nobody asks them.
+func Targets(pods []*corev1.Pod, sel Selection, said map[string]sliceState) []observe.Target {
 	var out []observe.Target
-	scheme := sel.Scheme
-	if scheme == "" {
-		scheme = "http"
-	}
 	for _, p := range pods {
 		if p.Status.PodIP == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
 			continue
 		}
-		draining := p.DeletionTimestamp != nil
-		if !draining && !podReady(p) {
+		slice, named := sliceOf(said, p)
+		draining := p.DeletionTimestamp != nil || slice.terminating
+		if !draining && (!podReady(p) || named && !slice.ready) {
 			continue
 		}
 		active := activePorts(p, sel.Ports)
@@ -152,7 +150,7 @@ func Targets(pods []*corev1.Pod, sel Selection) []observe.Target {
 			}
 			t := observe.Target{
 				ID:   p.Namespace + "/" + p.Name,
-				URL:  scheme + "://" + net.JoinHostPort(p.Status.PodIP, strconv.Itoa(port)),
+				URL:  scheme(sel) + "://" + net.JoinHostPort(p.Status.PodIP, strconv.Itoa(port)),
 				Rank: -1, Role: roleOf(p.Labels[roleLabel]),
 			}
 			if len(sel.Ports) > 1 {
@@ -161,6 +159,9 @@ func Targets(pods []*corev1.Pod, sel Selection) []observe.Target {
 			}
 			if draining {
 				t.Draining, t.Reason = true, "the pod is being deleted"
+				if p.DeletionTimestamp == nil {
+					t.Reason = "its EndpointSlice says that it is terminating"
+				}
 			}
 			out = append(out, t)
 		}
