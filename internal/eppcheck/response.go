@@ -79,33 +79,34 @@ func (c *call) echo(chunk []byte, eos bool) error {
 
 func responseChecks() []check {
 	return []check{
-		{"response-headers", checkResponseHeaders},
-		{"response-stream", checkResponseStream},
-		{"response-usage-split", checkResponseUsageSplit},
-		{"response-trailers", checkResponseTrailers},
-		{"response-3MB", checkResponse3MB},
-		{"response-503-passes", checkResponse503Passes},
+		answering("response-headers", "200", func(*call) (string, error) { return "answered", nil }),
+		answering("response-stream", "200", checkResponseStream),
+		answering("response-usage-split", "200", checkResponseUsageSplit),
+		answering("response-trailers", "200", checkResponseTrailers),
+		answering("response-3MB", "200", checkResponse3MB),
+		answering("response-503-passes", "503", func(c *call) (string, error) {
+			return "an engine's 503 passes with its body", c.echo([]byte(`{"error":{"message":"busy"}}`), true)
+		}),
 	}
 }
 
-func checkResponseHeaders(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	return "answered", c.responseHeadersAnswered("200")
+// answering is a check that plays a request up to the answer with the given status,
+// whose headers the picker has answered, and goes on from there.
+func answering(name, status string, then func(*call) (string, error)) check {
+	return check{name, func(ctx context.Context, p *probe) (string, error) {
+		c, err := p.routed(ctx)
+		if err != nil {
+			return "", err
+		}
+		defer c.close()
+		if err := c.responseHeadersAnswered(status); err != nil {
+			return "", err
+		}
+		return then(c)
+	}}
 }
 
-func checkResponseStream(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	if err := c.responseHeadersAnswered("200"); err != nil {
-		return "", err
-	}
+func checkResponseStream(c *call) (string, error) {
 	for i := range 8 {
 		chunk := fmt.Appendf(nil, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t%d\"}}]}\n\n", i)
 		if err := c.echo(chunk, false); err != nil {
@@ -118,15 +119,7 @@ func checkResponseStream(ctx context.Context, p *probe) (string, error) {
 	return "9 chunks, each back before the next", c.echo(nil, true)
 }
 
-func checkResponseUsageSplit(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	if err := c.responseHeadersAnswered("200"); err != nil {
-		return "", err
-	}
+func checkResponseUsageSplit(c *call) (string, error) {
 	for _, part := range []string{"data: {\"choices\":[],\"us", "age\":{\"prompt_tokens\":98,\"completion_tokens\":2}}\n", "\ndata: [DONE]\n\n"} {
 		if err := c.echo([]byte(part), false); err != nil {
 			return "", err
@@ -135,15 +128,7 @@ func checkResponseUsageSplit(ctx context.Context, p *probe) (string, error) {
 	return "an event split over three chunks passes unchanged", c.echo(nil, true)
 }
 
-func checkResponseTrailers(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	if err := c.responseHeadersAnswered("200"); err != nil {
-		return "", err
-	}
+func checkResponseTrailers(c *call) (string, error) {
 	if err := c.echo([]byte("hello"), false); err != nil {
 		return "", err
 	}
@@ -161,15 +146,7 @@ func checkResponseTrailers(ctx context.Context, p *probe) (string, error) {
 	return "answered", nil
 }
 
-func checkResponse3MB(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	if err := c.responseHeadersAnswered("200"); err != nil {
-		return "", err
-	}
+func checkResponse3MB(c *call) (string, error) {
 	chunk := bytes.Repeat([]byte("0123456789abcdef"), 4096)
 	go func() {
 		for range 47 {
@@ -193,16 +170,4 @@ func checkResponse3MB(ctx context.Context, p *probe) (string, error) {
 		return "", fmt.Errorf("%d of %d bytes came back", n, 48*len(chunk))
 	}
 	return "3 MiB back", nil
-}
-
-func checkResponse503Passes(ctx context.Context, p *probe) (string, error) {
-	c, err := p.routed(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer c.close()
-	if err := c.responseHeadersAnswered("503"); err != nil {
-		return "", err
-	}
-	return "an engine's 503 passes with its body", c.echo([]byte(`{"error":{"message":"busy"}}`), true)
 }
