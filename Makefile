@@ -38,11 +38,11 @@ soak: build ## Hold 2,000 streams for three minutes and watch memory, goroutines
 e2e: ## Run the end-to-end layers only
 	@./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
 
-e2e-epp: ## Run the picker behind a real Envoy
-	@./scripts/test.sh e2e-epp
+e2e-epp: ## Run the picker behind a real Envoy; builds what it needs, the first time for an hour
+	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-epp
 
-e2e-kube: ## Run against a real API server; build it first with e2e/kube/build.sh
-	@./scripts/test.sh e2e-kube
+e2e-kube: ## Run against a real API server; builds it the first time, for an hour
+	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-kube
 
 e2e-boundary: ## Run two gateways that share a quota through Redis
 	@./scripts/test.sh e2e-boundary

@@ -4,6 +4,7 @@
 # binaries take an hour to build on two cores, so this layer only uses cached ones.
 set -euo pipefail
 . scripts/lib.sh
+[ -z "${PENSTOCK_BUILD:-}" ] || build_kube
 bin=$PENSTOCK_CACHE/kube/bin-v1.37.2
 for b in etcd kube-apiserver kube-controller-manager kwok; do
   if [ ! -x "$bin/$b" ]; then
