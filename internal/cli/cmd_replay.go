@@ -37,17 +37,23 @@ type replayReport struct {
 func replayCmd(e *Env) *cobra.Command {
 	var policy string
 	c := grouped(groupAsk, &cobra.Command{
-		Use:   "replay JOURNAL --policy NAME",
-		Short: "What another policy would have picked in the recorded decisions",
-		Long: `Ask another policy about each recorded decision and compare its pick with the one
-that was made, by the cost that was predicted at the time.
+		Use:   "replay JOURNAL [--policy NAME]",
+		Short: "Let recorded events happen again, or ask another policy about them",
+		Long: `Let the events of a tape (journal.events) happen again, to the code that routes, and
+compare every decision in every byte. The first one that differs is named and ends
+the replay; the exit code is then 3.
 
-Each record is a question of its own. What other picks would have done to caches
-and queues later is not followed: play the journal with "penstock sim compare
---journal" for that. The costs are predictions of our own price, so the penstock
-policy comes out best by construction. Policies that keep a state or hash the
-prompt cannot be replayed from records, and are refused.`,
-		Example: `  penstock replay journal/ --policy least-requests
+With --policy ask another policy as well, at each pick in the state that really was,
+and say how often it differs and what its picks were predicted to cost.
+
+Without a tape --policy works on the records of decisions. Each record is then a
+question of its own; policies that keep a state or hash the prompt cannot be asked,
+and are refused. What other picks would have done to caches and queues later is not
+followed: play the journal with "penstock sim compare --journal" for that. The costs
+are predictions of our own price, so the penstock policy comes out best by
+construction.`,
+		Example: `  penstock replay journal/
+  penstock replay journal/ --policy least-requests
   penstock replay journal.jsonl --policy lmetric -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -59,8 +65,15 @@ prompt cannot be replayed from records, and are refused.`,
 	out := outputFlag(c, "table", "json")
 	c.Flags().StringVar(&policy, "policy", "", "the other policy")
 	c.RunE = func(_ *cobra.Command, args []string) error {
+		if tapes := tapesOf(args[0]); len(tapes) > 0 {
+			if _, err := route.New(policy, 0); policy != "" && err != nil {
+				return usagef("", "--policy: %v", err)
+			}
+			return runTapes(e, tapes, policy, *out)
+		}
 		if policy == "" {
-			return usagef("for instance: --policy least-requests", "--policy is missing: records do not hold all that a byte-exact replay of their own policy needs")
+			return usagef("record one with journal.events: true, or name a policy, for instance: --policy least-requests",
+				"%s holds no tape of events, which a replay in every byte needs", args[0])
 		}
 		r, err := sim.NewReplay(policy)
 		if err != nil {

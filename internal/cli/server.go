@@ -245,14 +245,15 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	if err != nil {
 		return err
 	}
+	do := dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
+		Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil, Events: p.Engine.KVEvents != "off"}
 	lp.flow = flow.New(flow.Options{
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
-		Alive: func(id string) { lp.observer.Alive(id) },
-		Dispatch: dispatch.New(dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
-			Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil}),
+		Alive:    func(id string) { lp.observer.Alive(id) },
+		Dispatch: dispatch.New(do),
 	})
 	s.sharePool(lp)
-	if err := s.keepPool(lp, seed); err != nil {
+	if err := s.keepPool(lp, &do, seed); err != nil {
 		return err
 	}
 	lp.observer = observe.New(observe.Options{

@@ -145,6 +145,18 @@ func checkPoolName(s string) error {
 	return nil
 }
 
+// checkKVEvents wants auto, off or a ZMQ endpoint over TCP.
+func checkKVEvents(s string) error {
+	if s == "" || s == "auto" || s == "off" {
+		return nil
+	}
+	a, ok := strings.CutPrefix(s, "tcp://")
+	if !ok {
+		return fmt.Errorf("%q is none of auto, off and tcp://host:port", s)
+	}
+	return checkAddr(strings.NewReplacer("{host}", "host", "*", "host").Replace(a))
+}
+
 // checkPeers wants auto, off, or host:port and dns:host:port, comma-separated.
 func checkPeers(s string) error {
 	if s == "" || s == "auto" || s == "off" {

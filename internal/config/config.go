@@ -135,6 +135,7 @@ type Process struct {
 // Engine describes the model server that the replicas run.
 type Engine struct {
 	Profile    string // name of an engine profile, a file, or "auto"
+	KVEvents   string // auto, off, or a ZMQ endpoint
 	TLS        EngineTLS
 	APIKeyFile string
 }
@@ -276,6 +277,7 @@ type Share struct {
 type Journal struct {
 	Memory   int    // records in the ring
 	Dir      string // directory of JSONL files; "" keeps nothing on disk
+	Events   bool   // keep a tape of all events there, too
 	MaxAge   time.Duration
 	MaxBytes Bytes
 }

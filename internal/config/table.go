@@ -226,6 +226,8 @@ var engineObject = &object{name: "engine", fields: []field{
 	text("profile", "Engine profile: a name, a file, or auto.", func(e *Engine) *string { return &e.Profile }, def("auto"),
 		among(func(o Options) []string { return o.Profiles })),
 	mapping("tls", "How replicas are trusted.", engineTLSObject, func(e *Engine) *EngineTLS { return &e.TLS }),
+	text("kvEvents", "Events of the replicas' KV caches: auto, where they tell of them; off; tcp://{host}:5557, {host} being the replica's; or tcp://*:5557 where the replicas dial.",
+		func(e *Engine) *string { return &e.KVEvents }, def("auto"), checked(checkKVEvents)),
 	text("apiKeyFile", "File with the key that the replicas ask for.", func(e *Engine) *string { return &e.APIKeyFile }),
 }}
 
@@ -339,6 +341,8 @@ var shareObject = &object{name: "share", fields: []field{
 var journalObject = &object{name: "journal", fields: []field{
 	integer("memory", "Records that are kept in memory.", func(j *Journal) *int { return &j.Memory }, def("10000"), within(1, 10e6)),
 	text("dir", "Directory of the journal files; empty keeps nothing on disk.", func(j *Journal) *string { return &j.Dir }),
+	ref(kindBool, "events", "Also keep a tape of all events in dir, so that replay can let them happen again; it ends at maxBytes.",
+		func(j *Journal) *bool { return &j.Events }),
 	length("maxAge", "Files older than this are deleted.", func(j *Journal) *time.Duration { return &j.MaxAge }, def("24h"), within(60, 3660*86400)),
 	ref(kindBytes, "maxBytes", "Most bytes on disk; the oldest files go first.", func(j *Journal) *Bytes { return &j.MaxBytes }, def("1GiB"), within(1<<20, 1<<50)),
 }}

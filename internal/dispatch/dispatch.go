@@ -122,6 +122,8 @@ type Options struct {
 	Weights    map[string]float64 // shares of tenants in the queue; 1 where absent
 	// Share gathers what other routers should know; see TakeNotes.
 	Share bool
+	// Events lets KV events correct the index that the Dispatch makes.
+	Events bool
 	// Bare leaves out of decisions what only a reader of records needs. For
 	// simulation.
 	Bare bool

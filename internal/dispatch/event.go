@@ -27,12 +27,13 @@ const (
 	EventShadow   // Policy, nil: none
 	EventCache    // Cache
 	EventWarm     // Data, Key
+	EventBind     // Ticket, Data: the only host:port where it may be from now on
 	EventHold     // Hold
 )
 
 var eventNames = [...]string{
 	"", "snapshot", "arrival", "preview", "first token", "progress", "retry", "end", "timer", "peer message",
-	"peer gone", "rank", "policy", "shadow policy", "KV event", "index snapshot", "hold",
+	"peer gone", "rank", "policy", "shadow policy", "KV event", "index snapshot", "move by a proxy", "hold",
 }
 
 func (k EventKind) String() string {
@@ -101,6 +102,8 @@ func (d *Dispatch) Apply(e *Event, out []Send) (t Ticket, v Verdict, sends []Sen
 		d.SetShadow(e.Policy)
 	case EventCache:
 		d.Cached(e.At, e.Cache)
+	case EventBind:
+		d.Bind(e.Ticket, string(e.Data))
 	case EventWarm:
 		// What cannot be loaded is not there: the caller was told.
 		_ = d.Warm(e.At, e.Data, e.Key)
@@ -108,4 +111,13 @@ func (d *Dispatch) Apply(e *Event, out []Send) (t Ticket, v Verdict, sends []Sen
 		d.SetHold(e.At, e.Hold)
 	}
 	return t, v, out
+}
+
+// Bind says that a request may be at one place only from now on: a proxy has taken it
+// there by itself.
+func (d *Dispatch) Bind(t Ticket, hostPort string) {
+	if i := d.find(t); i >= 0 {
+		r := d.entries[i].req
+		r.Subset, r.SubsetOnly = []string{hostPort}, true
+	}
 }

@@ -105,7 +105,7 @@ func New(o Options) *Dispatch {
 	}
 	d := &Dispatch{o: o, index: o.Index, names: map[string]int32{}, freeHead: -1, limbo: emptyList, middle: 1}
 	if d.index == nil {
-		d.index = prefix.NewIndex(prefix.Options{MaxBytes: o.IndexBytes})
+		d.index = prefix.NewIndex(prefix.Options{MaxBytes: o.IndexBytes, Events: o.Events})
 	}
 	p := o.Profile
 	if p.Base == 0 && p.PTok == 0 {

@@ -231,7 +231,7 @@ func (g *Grant) Moved(hostPort string, kind fleet.OutcomeKind) bool {
 		return false
 	}
 	// From here on the request may be there only.
-	g.req.Subset, g.req.SubsetOnly = []string{hostPort}, true
+	f.do(f.clock(), dispatch.Event{Kind: dispatch.EventBind, Ticket: g.ticket, Data: []byte(hostPort)})
 	f.mu.Unlock()
 	return g.Retry(context.Background(), kind) == nil
 }
