@@ -416,12 +416,17 @@ func TestClusterKEDARetarget(t *testing.T) {
 	r.until("the HPA has the target 4", 20, func() bool { return strings.Contains(target(), "averageValue:4 ") })
 	r.server.cluster.signals.setPerReplica("chat", 2.5)
 	was := 3
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(target())
+		}
+	})
 	took := r.until("the HPA has the target 2.5", 90, func() bool { // in steps that no reader can mistake
 		if n := r.replicas(); n != was {
 			t.Errorf("%d replicas, want %d throughout", n, was)
 			was = n
 		}
-		return strings.Contains(target(), "averageValue:2500m")
+		return strings.Contains(target(), "averageValue:2.5")
 	})
 	t.Logf("target changed after %s", took.Round(10*time.Millisecond))
 	r.stays(3, 6*time.Second)
