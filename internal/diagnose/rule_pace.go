@@ -161,7 +161,11 @@ func checkBounds(s *Set, k *sink) {
 		so := &s.Scaled[i]
 		all = append(all, bounds{&so.Object, so.Target, so.Min, so.Max})
 	}
-	for i, b := range all {
+	// The first scaler of each target. A copy of an object in another file, as overlays
+	// have them, is the same scaler.
+	type scaled struct{ namespace, kind, name string }
+	first := map[scaled]*Object{}
+	for _, b := range all {
 		if b.min.Set && b.max.Set && b.min.V > b.max.V {
 			f := at(b.o, b.min.At.Line, "min-above-max")
 			f.Evidence = []Evidence{Ev("min", b.min.V, "replicas"), Ev("max", b.max.V, "replicas")}
@@ -169,15 +173,17 @@ func checkBounds(s *Set, k *sink) {
 			f.Remedy = "Swap the two, or raise the maximum."
 			k.add(f)
 		}
-		for _, other := range all[:i] {
-			if b.target.Name != "" && other.target.Name == b.target.Name && other.target.Kind == b.target.Kind &&
-				other.o.Namespace == b.o.Namespace && other.o != b.o {
-				f := at(b.o, b.target.Line, "two-scalers")
-				f.Evidence = []Evidence{{Name: "first", Value: other.o.Ref()}, {Name: "second", Value: b.o.Ref()}, {Name: "target", Value: b.target.Name}}
-				f.Message = fmt.Sprintf("%s and %s both scale %s: each undoes what the other did", other.o.Ref(), b.o.Ref(), b.target.Name)
-				f.Remedy = "Keep one of them; several metrics belong into one object, which takes the largest."
-				k.add(f)
-			}
+		on := scaled{b.o.Namespace, b.target.Kind, b.target.Name}
+		switch other := first[on]; {
+		case b.target.Name == "":
+		case other == nil:
+			first[on] = b.o
+		case other.Ref() != b.o.Ref():
+			f := at(b.o, b.target.Line, "two-scalers")
+			f.Evidence = []Evidence{{Name: "first", Value: other.Ref()}, {Name: "second", Value: b.o.Ref()}, {Name: "target", Value: b.target.Name}}
+			f.Message = fmt.Sprintf("%s and %s both scale %s: each undoes what the other did", other.Ref(), b.o.Ref(), b.target.Name)
+			f.Remedy = "Keep one of them; several metrics belong into one object, which takes the largest."
+			k.add(f)
 		}
 		if w := s.Target(b.target, b.o.Namespace); w != nil && b.max.Set {
 			checkQuota(s, k, b.o, b.max.At.Line, b.max.V, w.Pod.GPUs(), w.Namespace)
