@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-trace clean fuzz
+.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-trace clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ e2e-boundary: ## Run two gateways that share a quota through Redis
 
 e2e-console: ## Drive the console in a real browser, and test the alert rules
 	@./scripts/test.sh e2e-console
+
+e2e-engine: ## Run real vLLM replicas on CPU behind penstock; installs them the first time (6 GB)
+	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-engine
 
 e2e-trace: ## Play a public trace through the router
 	@./scripts/test.sh e2e-trace

@@ -45,11 +45,12 @@ def poll(what, fn, limit=20.0, every=0.05):
 class Proc:
     """A process with its output in a file."""
 
-    def __init__(self, rig, name, args, env=None):
+    def __init__(self, rig, name, args, env=None, group=False):
         self.name, self.log = name, os.path.join(rig.dir, name + ".log")
         self.out = open(self.log, "ab")
         self.p = subprocess.Popen(args, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL,
-                                  env={**os.environ, **(env or {})})
+                                  env={**os.environ, **(env or {})}, start_new_session=group)
+        self.group = group
         rig.procs.append(self)
 
     @property
@@ -95,6 +96,11 @@ class Rig:
             if p.p.poll() is None:
                 p.p.send_signal(signal.SIGCONT)
                 p.p.kill()
+            if p.group:  # what it started and left behind
+                try:
+                    os.killpg(p.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
         for p in self.procs:
             p.p.wait()
             p.out.close()
