@@ -13,7 +13,7 @@ import (
 func whatifCmd(e *Env) *cobra.Command {
 	var replicas, requests int
 	var shared float64
-	var profile string
+	var profile, page string
 	var seed uint64
 	c := grouped(groupPlan, &cobra.Command{
 		Use:   "whatif",
@@ -22,10 +22,11 @@ func whatifCmd(e *Env) *cobra.Command {
 half of the hits) beside what the simulator measures for the same number of
 replicas and the same share s of prompt tokens that earlier prompts begin with.`,
 		Example: `  penstock whatif --replicas 8 --shared 0.7
-  penstock whatif --replicas 32 --shared 0.5 -o json`,
+  penstock whatif --replicas 32 --shared 0.5 -o json
+  penstock whatif --shared 0.7 --html whatif.html`,
 		Args: noArgs,
 	})
-	c.AddCommand(whatifZeroCmd(e))
+	c.AddCommand(whatifZeroCmd(e), whatifScaleCmd(e))
 	out := outputFlag(c, "table", "json")
 	fl := c.Flags()
 	fl.IntVar(&replicas, "replicas", 8, "replicas of the fleet")
@@ -33,6 +34,7 @@ replicas and the same share s of prompt tokens that earlier prompts begin with.`
 	fl.StringVar(&profile, "profile", engine.DefaultProfile, "engine profile of the replicas")
 	fl.IntVar(&requests, "requests", 0, "requests to play (default: enough for the fleet)")
 	fl.Uint64Var(&seed, "seed", 1, "seed of everything that is drawn")
+	fl.StringVar(&page, "html", "", "write a page with both knobs to this `file`; it works offline")
 	c.RunE = func(*cobra.Command, []string) error {
 		p, ok := engine.Lookup(profile)
 		if !ok {
@@ -46,6 +48,9 @@ replicas and the same share s of prompt tokens that earlier prompts begin with.`
 		}
 		if requests < 0 || requests > 1_000_000 {
 			return usagef("", "--requests must be 0 to 1000000")
+		}
+		if page != "" {
+			return e.writeWhatIfPage(page, p, replicas, shared, requests, seed)
 		}
 		r, err := sim.AskWhatIf(p, replicas, shared, requests, seed)
 		if err != nil {

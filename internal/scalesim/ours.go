@@ -16,6 +16,8 @@ type Penstock struct {
 	Tuning    *scale.Tuning // nil: the default
 	Reversals int           // an hour; 0: the default, negative: no bound
 	Fixed     int           // one rule for ever, see scale.Policy
+	// Attainment is the share that is aimed at; 0: the default.
+	Attainment float64
 	// Last is the recommendation of the latest evaluation.
 	Last scale.Recommendation
 
@@ -45,7 +47,7 @@ func (p *Penstock) Period() float64 { return scale.EvaluationPeriod }
 func (p *Penstock) Initial(sc *Scenario) int {
 	p.s = scale.New(scale.Policy{
 		Min: 1, Max: sc.most, Capacity: sc.Capacity, StartUp: sc.Start.Prior, Reversals: p.Reversals,
-		TTFT: sc.SLO.TTFT, ITL: sc.SLO.ITL, Tuning: p.Tuning, Fixed: p.Fixed,
+		TTFT: sc.SLO.TTFT, ITL: sc.SLO.ITL, Tuning: p.Tuning, Fixed: p.Fixed, Attainment: p.Attainment,
 	})
 	p.n = 0
 	n := sc.warmStart()
