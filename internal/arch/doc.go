@@ -27,7 +27,7 @@ var Rows = []Row{
 		SameRow: map[string][]string{"diagnose": {"sim", "scalesim"}}},
 	{Name: "formats", Packages: []string{"config", "wire", "journal", "manifest", "policyfile"}},
 	// identity stands here and not in the gateway, because the admin API asks it, too.
-	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe"}},
+	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe", "promptlog", "telemetry"}},
 	{Name: "entry", Packages: []string{"entry"}},
 	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "metricsapi", "kedascaler", "procs", "replica", "load", "console"}},
 	{Name: "command line", Packages: []string{"cli"}},

@@ -79,6 +79,7 @@ type server struct {
 	audit         *journal.Audit
 	rolloutMemory *rolloutMemory
 	adminTLS      bool
+	recording     recording
 	admin         *console.Server
 	reg           *prometheus.Registry
 
@@ -146,6 +147,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		return nil, err
 	}
 	s.meter = s.newMeter()
+	if err := s.openRecording(); err != nil {
+		return nil, err
+	}
 	if s.front, err = newFront(s, s.hashKey); err != nil {
 		return nil, err
 	}
@@ -517,5 +521,6 @@ func (s *server) Close() {
 	if s.journal != nil {
 		s.journal.Close()
 	}
+	s.recording.prompts.Close()
 	s.audit.Close()
 }

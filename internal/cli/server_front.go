@@ -42,6 +42,7 @@ func newFront(s *server, key uint64) (*front, error) {
 	f.h = gateway.New(gateway.Options{
 		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Quotas: s.meter, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
+		Tracer: s.recording.tracer, Prompts: s.recording.prompts,
 		MaxBody: int64(s.cfg.Limits.BodyBytes), MaxBodies: int64(s.cfg.Limits.BodiesBytes),
 		Limits: bodyLimits(&s.cfg.Limits), Conns: connLimits(&s.cfg.Limits),
 	})

@@ -77,6 +77,9 @@ func (s *server) Reload(next *config.Config) error {
 		}
 	}
 	running.Rollouts = next.Rollouts
+	if running.Logging.Rules = next.Logging.Rules; s.recording.prompts != nil {
+		s.recording.prompts.SetRules(logRules(&running.Logging))
+	}
 	if err := s.front.update(s.pools, &running); err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ type Config struct {
 	Auth      Auth
 	Tenants   []Tenant
 	Rollouts  []Rollout
+	Logging   Logging
 	Prices    []Price
 	Share     Share
 	StateDir  string // what a restart should find again; "": nothing is kept
@@ -205,6 +206,33 @@ type Tenant struct {
 	CacheSalt string   // shared, tenant, user
 }
 
+// Logging says what of prompts and answers is recorded, and where. What may be
+// recorded at most is the strictest of Tenant.Logging, the key's and the client's wish.
+type Logging struct {
+	Sinks       []LogSink
+	Rules       []LogRule
+	Redact      []string
+	HashKeyFile string
+	MaxText     Bytes
+}
+
+// LogSink is one place for entries: a directory, or the receiver of telemetry.
+type LogSink struct {
+	Name     string
+	Dir      string
+	MaxAge   time.Duration
+	MaxBytes Bytes
+	OTLP     bool
+}
+
+// LogRule chooses the level of the requests that it matches.
+type LogRule struct {
+	Tenants, Keys, Models, Surfaces []string
+	Level                           string
+	Sample                          Ratio
+	Sinks                           []string
+}
+
 // Rollout is two versions behind one name.
 type Rollout struct {
 	Name     string
@@ -286,6 +314,10 @@ type Journal struct {
 type Telemetry struct {
 	OTLP       string // URL of an OTLP/HTTP receiver; "" is off
 	Vocabulary string
+	Sample     Ratio         // share of the traces that begin here
+	Every      time.Duration // between sendings of metrics
+	// AuthorizationFile holds the Authorization header for the receiver.
+	AuthorizationFile string
 }
 
 // File returns the name of the file that the configuration came from, "" for

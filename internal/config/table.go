@@ -123,7 +123,6 @@ func live() option                           { return func(f *field) { f.live = 
 const (
 	needsProcs  = "starting replica processes is not part of this build"
 	needsScaler = "the autoscaler is not part of this build"
-	needsOTLP   = "exporting telemetry is not part of this build; scrape /metrics on the admin listener"
 )
 
 var rootObject = &object{name: "the file", fields: []field{
@@ -136,6 +135,7 @@ var rootObject = &object{name: "the file", fields: []field{
 		func(c *Config) *Auth { return &c.Auth }),
 	mappings("tenants", "Tenants, their share and their limits.", tenantObject, func(c *Config) *[]Tenant { return &c.Tenants }),
 	mappings("rollouts", "Two versions behind one name.", rolloutObject, func(c *Config) *[]Rollout { return &c.Rollouts }, live()),
+	mapping("logging", "What of prompts and answers is recorded, and where.", loggingObject, func(c *Config) *Logging { return &c.Logging }),
 	mappings("prices", "What tokens cost, for budgets.", priceObject, func(c *Config) *[]Price { return &c.Prices }, live()),
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
 	text("stateDir", "Directory for what a restart should find again: the prefix index and the key of its hashes; empty: nothing.",
@@ -348,9 +348,12 @@ var journalObject = &object{name: "journal", fields: []field{
 }}
 
 var telemetryObject = &object{name: "telemetry", fields: []field{
-	text("otlp", "URL of an OTLP/HTTP receiver; empty: off.", func(t *Telemetry) *string { return &t.OTLP }, checked(checkOptionalURL), later(needsOTLP)),
+	text("otlp", "URL of an OTLP/HTTP receiver; empty: off.", func(t *Telemetry) *string { return &t.OTLP }, checked(checkOptionalURL)),
 	text("vocabulary", "Names of attributes and metrics.", func(t *Telemetry) *string { return &t.Vocabulary },
-		def("genai-2026"), oneOf("genai-2026"), later(needsOTLP)),
+		def("genai-2026"), oneOf("genai-2026", "genai-2025")),
+	ref(kindRatio, "sample", "Share of the traces that begin here and are kept. A client's decision for its own holds.", func(t *Telemetry) *Ratio { return &t.Sample }, def("100%")),
+	length("every", "Between sendings of metrics.", func(t *Telemetry) *time.Duration { return &t.Every }, def("15s"), within(1, 3600)),
+	text("authorizationFile", "File with the Authorization header that the receiver asks for.", func(t *Telemetry) *string { return &t.AuthorizationFile }),
 }}
 
 // isZero reports whether the value behind a field's pointer is the zero value.

@@ -36,6 +36,7 @@ func (d *decoder) validate(c *Config) {
 	}
 	d.validateTenants(c)
 	d.validateRollouts(c, names)
+	d.validateLogging(c)
 	for i := range c.Tenants {
 		for j, name := range c.Tenants[i].Pools {
 			if _, ok := names[name]; !ok {
@@ -222,7 +223,9 @@ func (c *Config) Inert() []string {
 	for i := range c.Tenants {
 		switch c.Tenants[i].Logging {
 		case "hash", "redacted", "full":
-			out = append(out, fmt.Sprintf("tenants[%d].logging: %s records no more than metadata in this build", i, c.Tenants[i].Logging))
+			if len(c.Logging.Rules) == 0 {
+				out = append(out, fmt.Sprintf("tenants[%d].logging: %s allows what no rule of logging.rules records", i, c.Tenants[i].Logging))
+			}
 		}
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/promptlog"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -47,6 +48,27 @@ func (c *call) account() {
 		c.accountGranted(s, now)
 	}
 	c.log(total)
+	c.record(total)
+	c.endTrace(now)
+}
+
+// record completes the entry of the prompt log.
+func (c *call) record(total time.Duration) {
+	c.entry.End(func(r *promptlog.Record) {
+		o := &c.outcome
+		r.Status, r.Outcome, r.Stream, r.EngineModel = c.status, o.Kind.String(), c.events, c.target.EngineName()
+		r.E2EMS = float64(total.Microseconds()) / 1e3
+		if o.PromptTokens >= 0 {
+			r.PromptTokens = &o.PromptTokens
+		}
+		if o.OutputTokens >= 0 {
+			r.OutputTokens = &o.OutputTokens
+		}
+		if c.told {
+			ms := float64(c.first.Sub(c.start).Microseconds()) / 1e3
+			r.TTFTMS = &ms
+		}
+	})
 }
 
 // accountGranted counts what only requests that reached a replica have.

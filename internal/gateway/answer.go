@@ -90,6 +90,7 @@ func hasMediaType(v, want string) bool {
 func (c *call) Payload(p []byte) []byte {
 	if !c.follow {
 		c.quota.bytes += int64(len(p))
+		c.entry.Answer(p)
 		return p
 	}
 	if !c.events {
@@ -99,6 +100,7 @@ func (c *call) Payload(p []byte) []byte {
 	if c.quota.strip {
 		p = c.quota.stripper.Feed(p)
 	}
+	c.entry.Answer(p)
 	return p
 }
 

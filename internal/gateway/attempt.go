@@ -36,6 +36,7 @@ func (c *call) run() {
 	for {
 		id, url := c.grant.Endpoint()
 		from := time.Now()
+		c.traceAttempt(id, url, from)
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
 			c.noteStale(a.Stale)
@@ -272,6 +273,7 @@ func (c *call) passKept(k *held) {
 	c.head(k.status, k.id)
 	c.outcome.Kind = statusKind(k.status)
 	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
+	c.entry.Answer(k.body)
 	if _, err := c.w.Write(k.body); err != nil {
 		c.left()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/promptlog"
 	"github.com/penstock-project/penstock/internal/relay"
 	"github.com/penstock-project/penstock/internal/rollout"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -46,6 +47,9 @@ type call struct {
 	rollout *liveRollout // nil: the model is in none
 	arm     rollout.Arm
 	fallen  fallen
+
+	trace trace
+	entry *promptlog.Entry // what is recorded of prompt and answer; nil: nothing
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
@@ -107,6 +111,7 @@ func (c *call) serve(w http.ResponseWriter, r *http.Request, rt *routePattern) {
 	c.start = time.Now()
 	c.id = c.h.ids.next()
 	c.outcome = fleet.Outcome{Kind: fleet.OutcomeRefused, PromptTokens: -1, CachedTokens: -1, OutputTokens: -1}
+	c.beginTrace()
 	if err := c.prepare(); err != nil {
 		c.giveUp(err)
 		return
@@ -169,7 +174,12 @@ func (c *call) prepare() error {
 	if c.rollout != nil {
 		c.req.Arm = c.rollout.o.Spec.Name + "/" + c.arm.String()
 	}
-	c.h.door.Terms(&c.req, &who, c.h.door.Logging(&who, r.Header[entry.HeaderLogging]))
+	level := c.h.door.Logging(&who, r.Header[entry.HeaderLogging])
+	c.h.door.Terms(&c.req, &who, level)
+	if c.h.o.Prompts != nil {
+		c.entry = c.h.o.Prompts.Begin(&promptlog.Who{Tenant: who.Tenant, Key: who.Key, Model: t.Name, Surface: c.route.surface.String()},
+			promptlog.ParseLevel(level), c.id, c.body)
+	}
 	if err := c.reserve(); err != nil {
 		return err
 	}

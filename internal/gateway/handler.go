@@ -19,6 +19,7 @@ import (
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
+	"github.com/penstock-project/penstock/internal/promptlog"
 	"github.com/penstock-project/penstock/internal/relay"
 	"github.com/penstock-project/penstock/internal/share"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -43,6 +44,10 @@ type Options struct {
 	Limits wire.Limits
 	// Conns bound connections and streams; the zero value: nothing does.
 	Conns ConnLimits
+	// Tracer takes spans; nil: there are none.
+	Tracer *Tracer
+	// Prompts records prompts and answers where a policy says so; nil: nobody does.
+	Prompts *promptlog.Log
 	// Registerer takes the metrics; nil: they are counted and not shown.
 	Registerer prometheus.Registerer
 	// Clock is that of the pools; nil: the wall clock.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/identity"
+	"github.com/penstock-project/penstock/internal/promptlog"
 	"github.com/penstock-project/penstock/internal/wire"
 )
 
@@ -63,8 +65,36 @@ func (p panicking) Authenticate(r *http.Request) (entry.Identity, *wire.Error) {
 
 // TestCanaries sends strings that must not stay anywhere through every path and looks
 // for them in logs, records and metrics.
+// Only a policy that says so lets them into the one place that it names.
 func TestCanaries(t *testing.T) {
-	const canary = "CANARY-7f3a"
+	for _, level := range []string{"none", "metadata", "hash", "redacted", "full"} {
+		t.Run(level, func(t *testing.T) { canaries(t, level) })
+	}
+}
+
+// sink keeps the entries of the prompt log.
+type sink struct {
+	mu  sync.Mutex
+	all []promptlog.Record
+}
+
+// Take implements promptlog.Sink.
+func (s *sink) Take(r *promptlog.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, *r)
+}
+
+// Close implements promptlog.Sink.
+func (s *sink) Close() {}
+
+func canaries(t *testing.T, level string) {
+	canary := "CANARY-7f3a"
+	if level == "redacted" {
+		canary = "canary@7f3a.example" // what it takes out
+	}
+	kept := &sink{}
+	prompts := promptlog.New(promptlog.Options{Sinks: map[string]promptlog.Sink{"s": kept}, Rules: []promptlog.Rule{{Level: promptlog.Full, Sample: 1, Sinks: []string{"s"}}}})
 	answers := []string{
 		jsonAnswer(200, strings.Replace(okBody, `"hi"`, `"`+canary+`"`, 1)), jsonAnswer(400, `{"error":{"message":"`+canary+`"}}`),
 		jsonAnswer(500, canary), "HTTP/1.1 200 OK\r\n" + canary + "\r\n\r\nCLOSE", "CLOSE",
@@ -79,7 +109,8 @@ func TestCanaries(t *testing.T) {
 		return !closes
 	})
 	m := metered(hourly(admit.Requests, 30))
-	f := newFixture(t, setup{options: Options{Auth: panicking{everybody{tenant: "acme", key: "k"}}, Quotas: m}}, u.url)
+	f := newFixture(t, setup{options: Options{Auth: panicking{everybody{tenant: "acme", key: "k"}}, Quotas: m, Prompts: prompts}}, u.url)
+	f.h.SetTenants(map[string]entry.TenantPolicy{"acme": {Logging: level}})
 	body := func(model string) string {
 		return `{"model":"` + model + `","stream":true,"user":"` + canary + `","metadata":{"user_id":"` + canary + `"},"cache_salt":"` + canary +
 			`","messages":[{"role":"user","content":"` + canary + `"}],"tools":[{"function":{"name":"` + canary + `"}}]}`
@@ -120,8 +151,8 @@ func TestCanaries(t *testing.T) {
 	f.records.mu.Lock()
 	b, err := json.Marshal(f.records.all)
 	f.records.mu.Unlock()
-	if err != nil || len(b) < 1000 {
-		t.Fatalf("no records: %v", err)
+	if err != nil || (len(b) < 1000) != (level == "none") {
+		t.Fatalf("records of %d bytes: %v", len(b), err)
 	}
 	look("the journal", string(b))
 	families, err := f.reg.Gather()
@@ -137,5 +168,16 @@ func TestCanaries(t *testing.T) {
 	look("the metrics", text.String())
 	if f.metric("panics_total") != 1 {
 		t.Error("the panic was not reached")
+	}
+	kept.mu.Lock()
+	b, err = json.Marshal(kept.all)
+	kept.mu.Unlock()
+	if err != nil || (len(kept.all) == 0) != (level == "none") {
+		t.Errorf("%d entries in the prompt log: %v", len(kept.all), err)
+	}
+	if level != "full" {
+		look("the prompt log", string(b))
+	} else if !strings.Contains(string(b), canary) {
+		t.Error("the prompt log holds no text")
 	}
 }
