@@ -82,7 +82,7 @@ command_of() {
       --leader-elect=false --service-account-private-key-file "$dir/sa.key" --root-ca-file "$dir/ca.crt" --use-service-account-credentials=true \
       --horizontal-pod-autoscaler-sync-period "${HPA_SYNC:-2s}" --horizontal-pod-autoscaler-downscale-stabilization "${HPA_DOWN:-4s}" \
       --horizontal-pod-autoscaler-initial-readiness-delay 1s \
-      --controllers deployment-controller,replicaset-controller,endpointslice-controller,statefulset-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,horizontal-pod-autoscaler-controller,disruption-controller
+      --controllers deployment-controller,replicaset-controller,statefulset-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,horizontal-pod-autoscaler-controller,disruption-controller
     ;;
   kwok)
     printf '%s\n' "$bin/kwok" --kubeconfig "$dir/admin.kubeconfig" --manage-all-nodes=true --config "$here/kwok.yaml" \
