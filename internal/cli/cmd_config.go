@@ -134,6 +134,11 @@ func checkJSON(e *Env, path string) error {
 // configWarnings lists what is valid but not as it may seem.
 func configWarnings(c *config.Config) []string {
 	out := append(c.Inert(), c.MissingFiles()...)
+	for i := range c.Pools {
+		if p := &c.Pools[i]; p.Scale.Mode == "act" && len(p.Replicas.Process.Command) == 0 && p.Scale.Target.Name == "" {
+			out = append(out, fmt.Sprintf("pools[%d].scale.mode: act, but nothing moves these replicas: they are no processes and there is no scale.target", i))
+		}
+	}
 	if len(c.Pools) == 0 {
 		out = append(out, "there are no pools: `penstock serve` needs at least one, or --replica URL")
 	}

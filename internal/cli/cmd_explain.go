@@ -28,7 +28,7 @@ type explainFlags struct {
 func explainCmd(e *Env) *cobra.Command {
 	f := &explainFlags{}
 	c := grouped(groupAsk, &cobra.Command{
-		Use:   "explain (ID | --last | --request FILE)",
+		Use:   "explain (ID | --last | --request FILE | scale [POOL])",
 		Short: "Say why a request went where it went",
 		Long: `Say why a request went where it went: every candidate with its cost in expected
 milliseconds, term by term, the age of each signal, what was predicted against what
@@ -39,9 +39,11 @@ it is not sent. --journal reads the files of a journal instead of asking a serve
 		Example: `  penstock explain --last
   penstock explain --last --filter 'model=llama-3.1-8b ttft>2s'
   penstock explain --request body.json
+  penstock explain scale chat
   penstock explain 7f3a-000012 --journal /var/lib/penstock/journal`,
 		Args: atMost(1),
 	})
+	c.AddCommand(explainScaleCmd(e))
 	out := outputFlag(c, "table", "json")
 	fl := c.Flags()
 	fl.BoolVar(&f.last, "last", false, "the newest request")

@@ -32,7 +32,9 @@ import (
 	"github.com/penstock-project/penstock/internal/journal"
 	"github.com/penstock-project/penstock/internal/kube"
 	"github.com/penstock-project/penstock/internal/observe"
+	"github.com/penstock-project/penstock/internal/procs"
 	"github.com/penstock-project/penstock/internal/route"
+	"github.com/penstock-project/penstock/internal/scale"
 	"github.com/penstock-project/penstock/internal/share"
 )
 
@@ -52,6 +54,10 @@ type serverOptions struct {
 	// DrainDelay is how long a server that stops keeps taking requests while it
 	// already says that it is not ready; DrainTimeout bounds the wait for streams.
 	DrainDelay, DrainTimeout time.Duration
+	// ScaleTuning and ScalePeriod replace the scaler's constants and its period; nil:
+	// the defaults. A demo lives faster than a fleet.
+	ScaleTuning *scale.Tuning
+	ScalePeriod time.Duration
 }
 
 // livePool is one pool that runs.
@@ -60,6 +66,8 @@ type livePool struct {
 	source   string
 	flow     *flow.Flow
 	observer *observe.Observer
+	scaler   *flow.Scaler
+	procs    *procs.Pool               // nil: its replicas are no processes of ours
 	keeper   *keeper                   // of its prefix index; nil: nothing is kept
 	auth     string                    // Authorization for the engines
 	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
@@ -87,6 +95,8 @@ type server struct {
 	scrapeLn           net.Listener    // nil: metrics are on the admin API only
 	epp                *eppFront       // nil: the endpoint picker is off
 	cluster            *clusterScaling // nil: nothing is scaled in a cluster
+	scaleLog           *journal.Lines  // of evaluations; nil: nothing on disk
+	scaleBroken        atomic.Bool     // it cannot be written
 	shareLn            net.Listener    // nil: no router tells this one
 	exchange           *share.Exchange // nil: with no router
 	hashKey            uint64          // that prompts are hashed with
@@ -164,6 +174,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if err := s.openCluster(); err != nil {
 		return nil, err
 	}
+	if err := s.openScale(); err != nil {
+		return nil, err
+	}
 	if o.Config.Listen.Admin != "" {
 		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
 			return nil, err
@@ -179,7 +192,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Metrics: promhttp.HandlerFor(s.reg, promhttp.HandlerOpts{ErrorLog: promLog{s.log}}),
 		Config:  s.Config, State: s.configState, Version: buildVersion().Version, Router: s.router,
 		Listen: console.ListenState{HTTP: s.GatewayURL(), Admin: s.AdminURL(), EPP: s.EPPAddr(), TLS: s.tls != nil},
-		Clock:  s.clock, Log: s.log, Peers: s.peersStatus,
+		Clock:  s.clock, Log: s.log, Peers: s.peersStatus, Scaling: s, Desired: s.desired,
 	}))
 	s.background = append(s.background, s.admin.Run)
 	return s, s.openScrape()
@@ -298,6 +311,8 @@ func (s *server) source(p *config.Pool, lp *livePool) (observe.Source, error) {
 		return observe.DNS{URL: r.DNS, Log: s.log}, nil
 	case len(r.Selector.Labels) > 0 || r.InferencePool != "":
 		return s.kubeSource(p, lp)
+	case len(r.Process.Command) > 0:
+		return s.processSource(p, lp)
 	default:
 		return observe.StaticURLs(r.Static), nil
 	}
@@ -362,7 +377,7 @@ func (s *server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pools {
-		if snap := p.observer.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 {
+		if snap := p.observer.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 || s.wakes(p) {
 			return nil
 		}
 	}
@@ -523,4 +538,7 @@ func (s *server) Close() {
 	}
 	s.recording.prompts.Close()
 	s.audit.Close()
+	if s.scaleLog != nil {
+		s.scaleLog.Close()
+	}
 }

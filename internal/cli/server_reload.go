@@ -71,8 +71,11 @@ func (s *server) Reload(next *config.Config) error {
 		p := &running.Pools[i]
 		for k := range next.Pools {
 			if n := &next.Pools[k]; n.Name == p.Name {
-				p.Models, p.Replicas, p.Route = n.Models, n.Replicas, n.Route
 				p.Fallback, p.FallbackWait = n.Fallback, n.FallbackWait
+				p.Models, p.Route, p.Scale = n.Models, n.Route, liveScale(p.Scale, n.Scale)
+				if len(p.Replicas.Process.Command) == 0 && len(n.Replicas.Process.Command) == 0 {
+					p.Replicas = n.Replicas // processes wait for a restart
+				}
 			}
 		}
 	}
@@ -90,6 +93,7 @@ func (s *server) Reload(next *config.Config) error {
 		if err := s.applyPool(lp, running.Pools[i]); err != nil {
 			return err
 		}
+		s.reloadScale(next, i, lp)
 	}
 	running.Tenants, running.Prices = applyTenants(s.cfg.Tenants, next.Tenants), next.Prices
 	s.meter.SetPolicy(quotaPolicy(&running))

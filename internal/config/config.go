@@ -129,8 +129,10 @@ type Selector struct {
 
 // Process makes Penstock start replicas on this machine.
 type Process struct {
-	Command []string
-	Max     int
+	Command   []string
+	Max       int
+	Keep      bool          // leave them running when Penstock stops
+	StopGrace time.Duration // from SIGTERM to SIGKILL
 }
 
 // Engine describes the model server that the replicas run.
@@ -158,7 +160,9 @@ type Route struct {
 	Shadow string // a second policy that decides without effect; "" none
 	// HoldFor is how long a request may wait while no replica takes it; 0: it is
 	// refused at once.
-	HoldFor time.Duration
+	HoldFor   time.Duration
+	HoldMax   int           // most requests that wait for any replica of a scaled pool
+	Heartbeat time.Duration // between comments in a stream whose request waits; 0: none
 }
 
 // Scale bounds and steers the autoscaler of a pool.
@@ -167,9 +171,17 @@ type Scale struct {
 	Min, Max   int    // replicas
 	Attainment Ratio  // share of requests that meet the SLO
 	Hand       string // auto, process, scale, hpa, keda
-	Target     ScaleTarget
-	Wake       string        // owner, scale: who moves the object out of zero
-	DrainFor   time.Duration // longest wait for requests on a replica that is to go
+
+	StartUp          time.Duration // believed before any was seen; 0: the profile's
+	IdleAfter        time.Duration // without requests, before a pool with Min 0 goes to zero
+	ClientTimeout    time.Duration // what waits longer is no demand
+	StepUp, StepDown int           // replicas; 0: no bound
+	StartsPerMinute  int           // 0: no bound
+	Reversals        int           // an hour; 0: no bound
+	SleepFor         time.Duration // of replicas that are not needed; 0: they end at once
+	Target           ScaleTarget
+	Wake             string        // owner, scale: who moves the object out of zero
+	DrainFor         time.Duration // longest wait for requests on a replica that is to go
 }
 
 // Auth says who may enter. Empty: anonymous, and only on loopback.

@@ -120,11 +120,6 @@ func example(v string) option                { return func(f *field) { f.example
 func required() option                       { return func(f *field) { f.required = true } }
 func live() option                           { return func(f *field) { f.live = true } }
 
-const (
-	needsProcs  = "starting replica processes is not part of this build"
-	needsScaler = "the autoscaler is not part of this build"
-)
-
 var rootObject = &object{name: "the file", fields: []field{
 	mapping("listen", "Listeners.", listenObject, func(c *Config) *Listen { return &c.Listen }),
 	mapping("tls", "Certificate of the gateway.", tlsObject, func(c *Config) *TLS { return &c.TLS }),
@@ -208,7 +203,7 @@ var replicasObject = &object{name: "replicas", fields: []field{
 		func(r *Replicas) *string { return &r.DNS }, checked(checkDNS), live()),
 	mapping("selector", "Kubernetes pods by label.", selectorObject, func(r *Replicas) *Selector { return &r.Selector }, live()),
 	text("inferencePool", "namespace/name of an InferencePool.", func(r *Replicas) *string { return &r.InferencePool }, checked(checkPoolName), live(), example("models/llama")),
-	mapping("process", "Replicas that Penstock starts on this machine.", processObject, func(r *Replicas) *Process { return &r.Process }, later(needsProcs)),
+	mapping("process", "Replicas that Penstock starts on this machine.", processObject, func(r *Replicas) *Process { return &r.Process }),
 }}
 
 var selectorObject = &object{name: "selector", fields: []field{
@@ -218,8 +213,11 @@ var selectorObject = &object{name: "selector", fields: []field{
 }}
 
 var processObject = &object{name: "process", fields: []field{
-	texts("command", "Command and arguments; {port} stands for the port to listen on.", func(p *Process) *[]string { return &p.Command }),
-	integer("max", "Most processes at a time.", func(p *Process) *int { return &p.Max }, within(1, 1024), def("8")),
+	texts("command", "Command and arguments; {port}, {host}, {url}, {model}, {pool} and {id} stand for what the replica is given.",
+		func(p *Process) *[]string { return &p.Command }),
+	integer("max", "Most processes at a time, draining ones included.", func(p *Process) *int { return &p.Max }, within(1, 1024), def("8")),
+	ref(kindBool, "keep", "Leave the processes running when Penstock stops, for the next one to adopt; needs stateDir.", func(p *Process) *bool { return &p.Keep }),
+	length("stopGrace", "How long a process may take to end after SIGTERM.", func(p *Process) *time.Duration { return &p.StopGrace }, def("30s"), within(0.1, 3600)),
 }}
 
 var engineObject = &object{name: "engine", fields: []field{
@@ -245,8 +243,12 @@ var routeObject = &object{name: "route", fields: []field{
 		among(func(o Options) []string { return o.Policies }), live()),
 	text("shadow", "A second policy that decides without effect; status tells how often it agrees and what it is predicted to gain.",
 		func(r *Route) *string { return &r.Shadow }, among(shadows), live()),
-	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once.",
+	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once, or, in a pool that wakes, waits longer than a start-up takes.",
 		func(r *Route) *time.Duration { return &r.HoldFor }, def("0s")),
+	integer("holdMax", "Most requests that wait while no replica is ready, in a pool that is scaled.", func(r *Route) *int { return &r.HoldMax },
+		def("1000"), within(1, 1e6), live()),
+	length("heartbeat", "While a request waits, an event stream gets a comment this often, from the first interval on; 0s: never.",
+		func(r *Route) *time.Duration { return &r.Heartbeat }, def("10s"), within(0, 3600), live()),
 }}
 
 // shadows are the policies, and none.
@@ -258,13 +260,25 @@ func shadows(o Options) []string {
 }
 
 var scaleObject = &object{name: "scale", fields: []field{
-	text("mode", "recommend says how many replicas there should be, act sets it.", func(s *Scale) *string { return &s.Mode },
-		def("recommend"), oneOf("recommend", "act"), later(needsScaler)),
-	integer("min", "Fewest replicas; 0 lets the pool go to zero.", func(s *Scale) *int { return &s.Min }, def("1"), within(0, 10000), later(needsScaler)),
-	integer("max", "Most replicas.", func(s *Scale) *int { return &s.Max }, def("8"), within(1, 10000), later(needsScaler)),
-	ref(kindRatio, "attainment", "Share of requests that must meet the SLO.", func(s *Scale) *Ratio { return &s.Attainment }, def("99%"), later(needsScaler)),
+	text("mode", "recommend says how many replicas there should be, act sets it. A pool of processes acts unless this says recommend.",
+		func(s *Scale) *string { return &s.Mode }, def("recommend"), oneOf("recommend", "act"), live()),
+	integer("min", "Fewest replicas; 0 lets the pool go to zero.", func(s *Scale) *int { return &s.Min }, def("1"), within(0, 10000), live()),
+	integer("max", "Most replicas.", func(s *Scale) *int { return &s.Max }, def("8"), within(1, 10000), live()),
+	ref(kindRatio, "attainment", "Share of requests that must meet the SLO.", func(s *Scale) *Ratio { return &s.Attainment }, def("99%"), live()),
 	text("hand", "What sets the number of replicas.", func(s *Scale) *string { return &s.Hand },
-		def("auto"), oneOf("auto", "process", "scale", "hpa", "keda"), later(needsScaler)),
+		def("auto"), oneOf("auto", "process", "scale", "hpa", "keda")),
+	length("startUp", "Start-up time of a replica before any was seen; 0s: the engine profile's.", func(s *Scale) *time.Duration { return &s.StartUp },
+		def("0s"), within(0, 86400), live()),
+	length("idleAfter", "How long nothing may come before a pool with min 0 goes to zero; never shorter than a start-up.",
+		func(s *Scale) *time.Duration { return &s.IdleAfter }, def("5m"), within(1, 31*86400), live()),
+	length("clientTimeout", "How long clients wait for an answer that is held; what waits longer is no demand.",
+		func(s *Scale) *time.Duration { return &s.ClientTimeout }, def("1m"), within(1, 86400), live()),
+	integer("stepUp", "Most replicas added at a time; 0: no bound.", func(s *Scale) *int { return &s.StepUp }, within(0, 10000), live()),
+	integer("stepDown", "Most replicas taken away at a time; 0: no bound.", func(s *Scale) *int { return &s.StepDown }, within(0, 10000), live()),
+	integer("startsPerMinute", "Most replicas started in any minute; 0: no bound.", func(s *Scale) *int { return &s.StartsPerMinute }, within(0, 10000), live()),
+	integer("reversals", "Most changes of direction an hour; 0: no bound.", func(s *Scale) *int { return &s.Reversals }, def("6"), within(0, 1000), live()),
+	length("sleepFor", "How long a replica that is not needed sleeps, its weights off the accelerator, before it is ended; 0s: it is ended at once. Processes only.",
+		func(s *Scale) *time.Duration { return &s.SleepFor }, def("0s"), within(0, 31*86400)),
 	mapping("target", "The Kubernetes object that runs the replicas.", scaleTargetObject, func(s *Scale) *ScaleTarget { return &s.Target }),
 	text("wake", "Who moves the object out of zero with the hands hpa and keda: owner leaves it to them, scale does it through /scale.",
 		func(s *Scale) *string { return &s.Wake }, def("owner"), oneOf("owner", "scale")),

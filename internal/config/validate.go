@@ -23,6 +23,9 @@ func (d *decoder) validate(c *Config) {
 			d.validateModels(p, path, served)
 		}
 		d.validateReplicas(p, path)
+		if p.Replicas.Process.Keep && c.StateDir == "" {
+			d.failPath(path+".replicas.process.keep", "to keep processes needs stateDir, where the next Penstock finds them")
+		}
 		if p.Scale.Min > p.Scale.Max {
 			d.failPath(path+".scale.min", "min %d is more than max %d", p.Scale.Min, p.Scale.Max)
 		}
@@ -137,9 +140,26 @@ func (d *decoder) validateReplicas(p *Pool, path string) {
 	if d.set[path+".replicas.process"] && len(r.Process.Command) == 0 {
 		d.failPath(path+".replicas.process", "process needs a command")
 	}
+	if len(r.Process.Command) > 0 {
+		d.validateProcess(p, path)
+	}
 	seen := map[string]string{}
 	for i, u := range r.Static {
 		d.unique(seen, strings.TrimSuffix(u, "/"), fmt.Sprintf("%s.replicas.static[%d]", path, i), "replica")
+	}
+}
+
+// validateProcess makes sure that a pool of processes can start them and can be asked
+// for while there is none.
+func (d *decoder) validateProcess(p *Pool, path string) {
+	if !strings.Contains(strings.Join(p.Replicas.Process.Command, " "), "{port}") {
+		d.failPath(path+".replicas.process.command", "the command does not say {port}: each process gets a port of its own")
+	}
+	if len(p.Models) == 0 {
+		d.failPath(path+".models", "a pool of processes needs models: nobody can be asked for them while none runs")
+	}
+	if p.Scale.Min > p.Replicas.Process.Max {
+		d.failPath(path+".scale.min", "min %d is more than process.max %d", p.Scale.Min, p.Replicas.Process.Max)
 	}
 }
 

@@ -72,6 +72,7 @@ type Options struct {
 	// Desired is the count of replicas that the scaler wants for a pool; nil, or
 	// false, where none is known.
 	Desired func(pool string) (int, bool)
+	Scaling Scaling             // nil: there is none
 	Peers   func() *PeersStatus // nil, or nil returned: this router shares with nobody
 	Clock   func() fleet.Time   // nil: the wall clock
 	Log     *slog.Logger        // nil: discard
@@ -126,6 +127,7 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/http_sd", s.httpSD)
 	mux.HandleFunc("GET /api/v1/audit", s.auditLog)
 	s.rolloutRoutes(mux)
+	s.scaleRoutes(mux)
 	mux.HandleFunc("GET /replicas/{id}/metrics", s.replicaMetrics)
 	s.pages(mux)
 	mux.HandleFunc("GET /api/v1/me", s.me)

@@ -79,6 +79,17 @@ func pauseAfter(failures int) time.Duration {
 // Run keeps the number of processes what was asked for, until ctx ends; then it ends
 // them, or leaves them where Keep is set. It must run once.
 func (p *Pool) Run(ctx context.Context) {
+	if p.temp {
+		dir, err := os.MkdirTemp("", "penstock-"+p.o.Pool+"-")
+		if err != nil {
+			p.log.Error("no directory for the logs of replicas; none is started", "error", err)
+			<-ctx.Done()
+			return
+		}
+		p.mu.Lock()
+		p.o.Dir = dir
+		p.mu.Unlock()
+	}
 	starter := make(chan func())
 	stop := make(chan struct{})
 	go serveStarts(starter, stop)

@@ -126,12 +126,10 @@ func New(o Options) (*Pool, error) {
 	}
 	p := &Pool{o: o, log: o.Log.With("pool", o.Pool), wake: make(chan struct{}, 1), listed: make(chan struct{})}
 	if o.Dir == "" {
-		dir, err := os.MkdirTemp("", "penstock-"+o.Pool+"-")
-		if err != nil {
-			return nil, err
-		}
-		p.o.Dir, p.temp = dir, true
-	} else if err := os.MkdirAll(o.Dir, 0o750); err != nil {
+		p.temp = true
+		return p, nil
+	}
+	if err := os.MkdirAll(o.Dir, 0o750); err != nil {
 		return nil, err
 	}
 	if err := p.adopt(); err != nil {

@@ -190,6 +190,9 @@ func (r *Recommendation) sentence() string {
 	if r.PerReplica > 0 {
 		parts = append(parts, "one replica carries "+short(r.PerReplica))
 	}
+	if r.HeldN > 0 {
+		parts = append(parts, fmt.Sprintf("%d held", r.HeldN))
+	}
 	if n := r.Coming(); n > 0 {
 		last := Moment(0)
 		for _, p := range r.Pending {
@@ -249,6 +252,8 @@ func short(v float64) string {
 		return fmt.Sprintf("%.1f", v)
 	case v >= 0.1:
 		return fmt.Sprintf("%.2f", v)
+	case v >= 0.001:
+		return fmt.Sprintf("%.3f", v)
 	}
-	return fmt.Sprintf("%.3f", v)
+	return "under 0.001"
 }

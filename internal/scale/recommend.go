@@ -398,5 +398,5 @@ func (s *Scaler) describe() {
 	r.Attainment = s.policy.attainment()
 	r.Unit = "replica seconds per second"
 	r.KnownForS = float64(s.levels.n)
-	r.HeldS = s.obs.Gateway.OldestS
+	r.HeldN, r.HeldS = s.obs.Gateway.Held+s.obs.Gateway.Late, s.obs.Gateway.OldestS
 }

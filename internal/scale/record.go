@@ -149,6 +149,7 @@ type Recommendation struct {
 	KnownForS   float64 `json:"known_for_s"`   // how long this traffic has been seen
 	Reversals   int     `json:"reversals_1h"`  // of the recommendation in the last hour
 	StartsS     float64 `json:"starts_1h_s"`   // replica time spent on starting in the last hour
+	HeldN       int     `json:"held"`          // requests that the router holds
 	HeldS       float64 `json:"held_oldest_s"` // how long the oldest held request has waited
 
 	Raw         int          `json:"raw"`
