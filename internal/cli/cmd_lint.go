@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 func lintCmd(e *Env) *cobra.Command {
 	var observed []string
 	var fix, write bool
+	var validation, kubeconfig string
 	c := grouped(groupAsk, &cobra.Command{
 		Use:   "lint FILE|DIR|-...",
 		Short: "Find what is wrong in manifests and Envoy configurations",
@@ -34,7 +36,7 @@ answers of Prometheus, events. Files of a folder that hold such notes are used a
 		Example: `  penstock lint hpa.yaml
   helm template ./chart | penstock lint -
   penstock lint deploy/ --observed measured.yaml -o sarif
-  penstock lint hpa.yaml --fix | patch -p0`,
+  penstock lint hpa.yaml --fix | patch -p0      # validated where a cluster is reachable`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("example: penstock lint hpa.yaml", "give files, folders, or - for standard input")
@@ -46,23 +48,33 @@ answers of Prometheus, events. Files of a folder that hold such notes are used a
 	f.StringArrayVar(&observed, "observed", nil, "a `file` or folder with what was observed of the running system; repeat")
 	f.BoolVar(&fix, "fix", false, "print a patch that makes findings go away")
 	f.BoolVar(&write, "write", false, "with --fix: change the files instead of printing a patch")
+	f.StringVar(&validation, "validate", validateAuto, "with --fix: ask an API server, by a dry run, whether it takes the result: auto (where one is reachable), server or off")
+	f.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file` for --validate (default: $KUBECONFIG, ~/.kube/config or the service account)")
 	out := outputFlag(c, "table", "json", "sarif", "github")
-	c.RunE = func(_ *cobra.Command, args []string) error {
+	c.RunE = func(c *cobra.Command, args []string) error {
 		if write && !fix {
 			return usagef("add --fix", "--write has no meaning without --fix")
 		}
-		l := &linter{env: e}
+		switch validation {
+		case validateAuto, validateServer, validateOff:
+		default:
+			return usagef("", "--validate %q is unknown; use auto, server or off", validation)
+		}
+		l := &linter{env: e, validation: validation, kubeconfig: kubeconfig}
 		if err := l.load(args, observed); err != nil {
 			return err
 		}
-		return l.run(*out, fix, write)
+		return l.run(c.Context(), *out, fix, write)
 	}
 	return c
 }
 
 // linter is one run of lint.
 type linter struct {
-	env       *Env
+	env *Env
+	// validation and kubeconfig say how a fix is held against an API server.
+	validation, kubeconfig string
+
 	inputs    []manifest.Input // manifests first, observations after
 	manifests int
 	explicit  map[string]bool // named on the command line, so problems are errors
@@ -149,14 +161,14 @@ func filesUnder(arg string, keep func(string) bool) ([]string, error) {
 	return out, err
 }
 
-func (l *linter) run(format string, fix, write bool) error {
+func (l *linter) run(ctx context.Context, format string, fix, write bool) error {
 	set, problems := manifest.Read(l.inputs)
 	if err := l.problems(problems, set.Empty()); err != nil {
 		return err
 	}
 	found := diagnose.Lint(set)
 	if fix {
-		return l.fix(found, write)
+		return l.fix(ctx, found, write)
 	}
 	if err := l.print(format, set.Objects, found); err != nil {
 		return err
@@ -233,7 +245,7 @@ func lintSummary(objects int, found []diagnose.Finding) string {
 const maxRounds = 6
 
 // fix applies the edits of all findings until none is left that helps.
-func (l *linter) fix(found []diagnose.Finding, write bool) error {
+func (l *linter) fix(ctx context.Context, found []diagnose.Finding, write bool) error {
 	before := make([]string, len(l.inputs))
 	for i := range l.inputs {
 		before[i] = string(l.inputs[i].Data)
@@ -255,6 +267,9 @@ func (l *linter) fix(found []diagnose.Finding, write bool) error {
 		}
 		set, _ := manifest.Read(l.inputs)
 		found = diagnose.Lint(set)
+	}
+	if err := l.validate(ctx, before); err != nil {
+		return err
 	}
 	for i := range l.inputs {
 		name, after := l.inputs[i].Name, string(l.inputs[i].Data)
