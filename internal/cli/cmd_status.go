@@ -112,6 +112,9 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 	if len(p.Models) > 0 {
 		fmt.Fprintf(w, "  models %s", strings.Join(p.Models, ", "))
 	}
+	if p.Verdict != nil {
+		fmt.Fprintf(w, "\n%s  %s", strings.ToUpper(string(p.Verdict.State)), p.Verdict.Sentence)
+	}
 	fmt.Fprintf(w, "\n%d of %s ready  %d in flight  %d held", p.Ready, plural(p.Replicas, "replica"), p.InFlight, p.Held)
 	if p.HitRatio != nil {
 		fmt.Fprintf(w, "  hit %s", percent(*p.HitRatio))
@@ -206,6 +209,7 @@ func replicaNote(r *console.ReplicaStatus) string {
 	if r.Own != nil && r.Own.IndexDisagreement {
 		out = append(out, "cached tokens fall short of the index")
 	}
+	out = append(out, kvNote(r)...)
 	return strings.Join(append(out, r.Notes...), "; ")
 }
 

@@ -95,7 +95,10 @@ func (e *Env) topOnce(ctx context.Context, cl *client, m *topModel, asJSON bool)
 	for i := range first.Pools {
 		n = max(n, len(first.Pools[i].Replicas))
 	}
-	_, w := e.Terminal()
+	tty, w := e.Terminal()
+	if !tty {
+		w = 120
+	}
 	s := m.draw(e, max(80, w), 14+n)
 	for x := range s.w { // no keys work here
 		s.cells[(s.h-1)*s.w+x] = cell{' ', inkPlain}

@@ -264,7 +264,7 @@ func (m *topModel) replicaList(s *screen, y int) {
 	for _, r := range list {
 		wide = max(wide, len([]rune(r.ID)))
 	}
-	wide = min(wide, max(8, min(32, s.w-72)))
+	wide = min(wide, max(16, min(32, s.w-72)))
 	kv := min(12, s.w-76)
 	if s.w < 90 {
 		kv = 0 // the reason beside a replica says more than a bar

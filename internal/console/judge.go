@@ -152,12 +152,14 @@ const settleFor = 5 * time.Second
 // settle takes a verdict; its state only once it has held for a while.
 func (h *history) settle(p *poolSeries, pool string, v diagnose.Verdict, now time.Time) {
 	was := p.verdict.State
-	if v.State == was || was == "" || v.State == diagnose.StateDown || was == diagnose.StateStarting || was == diagnose.StateDown {
+	calm := func(s diagnose.State) bool { return s == diagnose.StateGood || s == diagnose.StateIdle }
+	switch {
+	case v.State == was, was == "", v.State == diagnose.StateDown, was == diagnose.StateStarting, was == diagnose.StateDown, calm(was) && calm(v.State):
 		p.next = v.State
-	} else if p.next != v.State {
+	case p.next != v.State:
 		p.next, p.nextAt = v.State, now
 		return
-	} else if now.Sub(p.nextAt) < settleFor {
+	case now.Sub(p.nextAt) < settleFor:
 		return
 	}
 	if v.State != was {
