@@ -88,7 +88,7 @@ def start(rig):
 
 
 def check(rig, addr):
-    args = [PENSTOCK, "check", "epp", addr, "--model", "probe", "--timeout", "3s", "-o", "json"]
+    args = [PENSTOCK, "check", "epp", addr, "--model", "probe", "--timeout", "15s", "-o", "json"]
     for p in rig.probes:
         args += ["--endpoint", p.addr]
     out = subprocess.run(args, capture_output=True, text=True)
