@@ -195,6 +195,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Clock:  s.clock, Log: s.log, Peers: s.peersStatus, Scaling: s, Desired: s.desired,
 	}))
 	s.background = append(s.background, s.admin.Run)
+	if err := s.openEvents(); err != nil {
+		return nil, err
+	}
 	return s, s.openScrape()
 }
 

@@ -16,6 +16,7 @@ type Kubernetes struct {
 	Name      string // of the three
 	Service   string // of the metrics API, namespace/name; "" registers no APIService
 	Port      int    // of that Service
+	Events    bool   // findings of the running system are written as Events
 }
 
 var scaleTargetObject = &object{name: "target", fields: []field{
@@ -33,6 +34,8 @@ var kubernetesObject = &object{name: "kubernetes", fields: []field{
 	text("service", "namespace/name of the Service in front of listen.metrics. It names the certificate, and the metrics APIs are registered for it; empty: neither.",
 		func(k *Kubernetes) *string { return &k.Service }, checked(checkPoolName), example("penstock/penstock-metrics")),
 	integer("port", "Port of that Service.", func(k *Kubernetes) *int { return &k.Port }, def("443"), within(1, 65535)),
+	ref(kindBool, "events", "Write what `penstock diagnose` finds in the running system as Events on the objects that it is about.",
+		func(k *Kubernetes) *bool { return &k.Events }),
 }}
 
 // validateScale checks what the hand of a pool needs.
