@@ -50,6 +50,7 @@ Every answer says so in its Server header, and so does /version.`,
 	f.DurationVar(&o.KeepAlive, "keep-alive", 5*time.Second, "close idle connections after it")
 	f.IntVar(&o.StreamInterval, "stream-interval", 1, "tokens a streamed chunk, at least")
 	f.Float64Var(&o.OutputMean, "output-mean", 180, "mean length of answers that nothing cuts short, in tokens")
+	f.StringVar(&o.KVReplay, "kv-replay", "", "ZMQ endpoint where readers of KV events ask again for what they lost, e.g. tcp://*:5558")
 	f.StringVar(&o.KVEvents, "kv-events", "", "ZMQ endpoint of the KV event stream, e.g. tcp://127.0.0.1:5557 (connects) or tcp://*:5557 (binds)")
 	f.StringVar(&control, "control", "", "address of the test-only control API: faults, restart, kill")
 	c.RunE = func(c *cobra.Command, _ []string) error {

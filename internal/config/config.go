@@ -139,6 +139,7 @@ type Process struct {
 type Engine struct {
 	Profile    string // name of an engine profile, a file, or "auto"
 	KVEvents   string // auto, off, or a ZMQ endpoint
+	Tokens     string // text, exact
 	TLS        EngineTLS
 	APIKeyFile string
 }

@@ -226,6 +226,8 @@ var engineObject = &object{name: "engine", fields: []field{
 	mapping("tls", "How replicas are trusted.", engineTLSObject, func(e *Engine) *EngineTLS { return &e.TLS }),
 	text("kvEvents", "Events of the replicas' KV caches: auto, where they tell of them; off; tcp://{host}:5557, {host} being the replica's; or tcp://*:5557 where the replicas dial.",
 		func(e *Engine) *string { return &e.KVEvents }, def("auto"), checked(checkKVEvents)),
+	text("tokens", "text: prompts are known by their text. exact: by the token ids that the replicas' /tokenize tells, as KV events are.",
+		func(e *Engine) *string { return &e.Tokens }, def("text"), oneOf("text", "exact")),
 	text("apiKeyFile", "File with the key that the replicas ask for.", func(e *Engine) *string { return &e.APIKeyFile }),
 }}
 

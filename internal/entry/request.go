@@ -101,6 +101,7 @@ func (d *Door) Fill(req *fleet.Request, s *wire.Scan, text []byte, hasher *prefi
 		Blocks: hasher.Blocks(), Session: s.CacheKey, Arrived: d.Clock(),
 	}
 	d.size(req, s, hasher.Bytes(), perToken)
+	d.exact(req, s, text, p, salt)
 }
 
 // size estimates the prompt's length in tokens from hashed bytes of text.

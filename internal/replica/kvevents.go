@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,9 +26,16 @@ type eventStream struct {
 	sock            zmq4.Socket
 	cancel          context.CancelFunc
 	queue           chan []byte
-	done            sync.WaitGroup
-	changes         []engine.BlockChange
-	known           map[uint64]*blockMeta
+	replay          string // endpoint of the replay socket; "": off
+	router          zmq4.Socket
+	sent            struct { // what a reader may ask for again
+		sync.Mutex
+		first   uint64 // number of the first of batches
+		batches [][]byte
+	}
+	done    sync.WaitGroup
+	changes []engine.BlockChange
+	known   map[uint64]*blockMeta
 }
 
 // blockMeta is what an event tells of a block beside its hash.
@@ -43,7 +51,7 @@ type blockMeta struct {
 // which readers see as a gap in the sequence.
 const eventQueue = 10000
 
-func newEventStream(endpoint, model string, block int) (*eventStream, error) {
+func newEventStream(endpoint, replay, model string, block int) (*eventStream, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &eventStream{endpoint: endpoint, topic: "kv@" + strings.TrimPrefix(endpoint, "tcp://") + "@" + model, block: block,
 		cancel: cancel, queue: make(chan []byte, eventQueue), known: map[uint64]*blockMeta{}}
@@ -54,6 +62,16 @@ func newEventStream(endpoint, model string, block int) (*eventStream, error) {
 			cancel()
 			return nil, err
 		}
+	}
+	if replay != "" {
+		e.replay, e.router = replay, zmq4.NewRouter(ctx)
+		if err := e.router.Listen(strings.Replace(replay, "*", "0.0.0.0", 1)); err != nil {
+			cancel()
+			_ = e.sock.Close()
+			return nil, err
+		}
+		e.done.Add(1)
+		go e.answer()
 	}
 	e.done.Add(1)
 	go e.run(ctx, !bind)
@@ -74,15 +92,62 @@ func (e *eventStream) run(ctx context.Context, dial bool) {
 		case batch := <-e.queue:
 			head := binary.BigEndian.AppendUint64(nil, seq)
 			seq++
+			e.keep(batch)
 			// A reader that is away misses events, as with the real engine.
 			_ = e.sock.SendMulti(zmq4.NewMsgFrom([]byte(e.topic), head, batch))
 		}
 	}
 }
 
+// replayMost is how many batches can be asked for again, as in the real engine.
+const replayMost = 10000
+
+// keep remembers a batch for a replay.
+func (e *eventStream) keep(batch []byte) {
+	if e.router == nil {
+		return
+	}
+	s := &e.sent
+	s.Lock()
+	defer s.Unlock()
+	s.batches = append(s.batches, batch)
+	if len(s.batches) > replayMost {
+		s.batches, s.first = s.batches[1:], s.first+1
+	}
+}
+
+// answer replays batches: a request is an empty frame and the number to start from;
+// the answers are an empty frame, a number and a batch each, the last with number -1.
+func (e *eventStream) answer() {
+	defer e.done.Done()
+	for {
+		m, err := e.router.Recv()
+		if err != nil {
+			return
+		}
+		if len(m.Frames) != 3 || len(m.Frames[2]) != 8 {
+			continue
+		}
+		id, from := m.Frames[0], binary.BigEndian.Uint64(m.Frames[2])
+		s := &e.sent
+		s.Lock()
+		first, batches := s.first, slices.Clone(s.batches)
+		s.Unlock()
+		for i, b := range batches {
+			if n := first + uint64(i); n >= from {
+				_ = e.router.SendMulti(zmq4.NewMsgFrom(id, nil, binary.BigEndian.AppendUint64(nil, n), b))
+			}
+		}
+		_ = e.router.SendMulti(zmq4.NewMsgFrom(id, nil, binary.BigEndian.AppendUint64(nil, ^uint64(0)), nil))
+	}
+}
+
 func (e *eventStream) close() {
 	e.cancel()
 	_ = e.sock.Close()
+	if e.router != nil {
+		_ = e.router.Close()
+	}
 	e.done.Wait()
 }
 
@@ -191,6 +256,9 @@ func (s *Server) kvEventSources(w http.ResponseWriter, _ *http.Request) {
 	src := map[string]any{"enable_kv_cache_events": false, "publisher": "null", "endpoint": nil, "replay_endpoint": nil, "buffer_steps": 10000, "hwm": 100000, "max_queue_size": eventQueue, "topic": ""}
 	if s.events != nil {
 		src["enable_kv_cache_events"], src["publisher"], src["endpoint"], src["topic"] = true, "zmq", s.events.endpoint, s.events.topic
+		if s.events.replay != "" {
+			src["replay_endpoint"] = s.events.replay
+		}
 	}
 	writeValue(w, map[string]any{"0": src})
 }

@@ -47,6 +47,7 @@ type Options struct {
 	OutputMean      float64       // tokens that the model answers on average when nothing cuts it short; 0 means 180
 
 	KVEvents string    // ZMQ endpoint of the KV event stream; "" off
+	KVReplay string    // ZMQ endpoint where readers ask for events again; "" off
 	Log      io.Writer // start-up and shutdown log; nil discards
 }
 
@@ -130,7 +131,7 @@ func New(o Options) (*Server, error) {
 	s.weather.init()
 	s.routes()
 	if o.KVEvents != "" {
-		ev, err := newEventStream(o.KVEvents, o.Models[0], p.BlockTokens)
+		ev, err := newEventStream(o.KVEvents, o.KVReplay, o.Models[0], p.BlockTokens)
 		if err != nil {
 			return nil, fmt.Errorf("replica: KV events: %w", err)
 		}
