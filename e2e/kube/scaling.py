@@ -114,7 +114,8 @@ class Fleet:
             except RuntimeError:
                 pass
         self.a.delete(f"{DEPLOYMENT}/llm")
-        for path in ("/apis/coordination.k8s.io/v1/namespaces/penstock/leases/penstock-scaler", "/api/v1/namespaces/penstock/configmaps/penstock-scaler"):
+        for path in (*(f"{APISERVICES}/{v}.metrics.k8s.io" for v in ("v1beta1.external", "v1beta1.custom", "v1beta2.custom") if self.scale["hand"] == "hpa"),
+                     "/apis/coordination.k8s.io/v1/namespaces/penstock/leases/penstock-scaler", "/api/v1/namespaces/penstock/configmaps/penstock-scaler"):
             try:
                 self.a.delete(path)
             except RuntimeError:
@@ -246,7 +247,7 @@ def owned_by_a_person(rig, fleet):
     leads(f)
     post(f.servers[0].admin, b'{"replicas": 3}', path="/api/v1/scale/chat/pin")
     poll("it acts", lambda: f.replicas() == 3, 20)
-    kubectl(rig, "scale", "deployment/llm", "--replicas=6")
+    kubectl(rig, "-n", NS, "scale", "deployment/llm", "--replicas=6")
     poll("it sees who", lambda: "kubectl" in f.record().get("owner", ""), 30, 0.2)
     time.sleep(8)
     assert f.replicas() == 6, f.seen
@@ -334,7 +335,7 @@ def zero_by_keda(rig, fleet):
 
 def kubectl(rig, *args):
     binary = os.path.join(os.path.dirname(KEDA), "bin-" + os.environ.get("KUBE_VERSION", "v1.37.2"), "kubectl")
-    out = subprocess.run([binary, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), "-n", NS, *args], capture_output=True, text=True)
+    out = subprocess.run([binary, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), *args], capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
     return out.stdout
 

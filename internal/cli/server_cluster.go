@@ -57,7 +57,7 @@ func (s *server) openCluster() error {
 		lead: kube.NewLeader(kube.LeaderOptions{Cluster: s.kube, Namespace: cmp.Or(cfg.Kube.Namespace, s.kube.Namespace), Name: cfg.Kube.Name,
 			Identity: cmp.Or(host, "penstock") + "_" + s.router})}
 	s.cluster = c
-	s.background = append(s.background, c.lead.Run, c.signals.run)
+	s.background = append(s.background, c.lead.Run, c.signals.run, c.remember)
 	for i := range cfg.Pools {
 		if p := &cfg.Pools[i]; p.Scale.Target.Name != "" {
 			c.hands[p.Name] = c.hand(p)

@@ -69,6 +69,9 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 		o.Hand = lp.procs
 	} else if h := s.cluster.Hand(lp.cfg.Name); h != nil {
 		o.Hand = h
+		if lp.cfg.Scale.StartUp == 0 {
+			o.Policy.StartUp = s.cluster.startUp(lp.cfg.Name, o.Policy.StartUp)
+		}
 	}
 	return flow.NewScaler(o), nil
 }
@@ -278,6 +281,7 @@ func (s *server) ScaleAct(pool, what string, n int) (bool, error) {
 			return true, err
 		}
 	case "resume":
+		s.cluster.claim(pool)
 		sc.Resume()
 	}
 	s.log.Info("scaling", "pool", pool, "act", what, "replicas", n)

@@ -21,7 +21,7 @@ type signals struct {
 
 	mu      sync.Mutex
 	seen    map[string]*poolRates
-	carries map[string]float64 // work of one replica, by pool
+	carries map[string]float64 // in place of what the scaler believes, by pool; for tests
 }
 
 // poolRates remembers the counters of a pool for a minute.
@@ -127,6 +127,9 @@ func (g *signals) pools() []metricsapi.Pool {
 		if h := g.s.cluster.published(p.Name); h != nil {
 			n, at := h.Published(context.Background())
 			mp.Metrics[metricsapi.WantedReplicas] = metricsapi.Reading{Value: float64(n), At: at}
+		}
+		if r := g.s.cluster.last(p.Name); r != nil {
+			mp.Metrics["penstock_offered_work"] = metricsapi.Reading{Value: r.Offered, At: told(r)}
 		}
 		// What waits here is this process's own knowledge: nobody waiting is a true 0.
 		mp.Metrics["penstock_held_requests"] = metricsapi.Reading{Value: float64(p.Flow.Stats().Totals.Held), At: time.Now()}
@@ -238,12 +241,18 @@ func (g *signals) rates(mp *metricsapi.Pool) {
 	}
 }
 
-// perReplica is the work that one replica carries, as the scaler told last; 0: not
+// perReplica is the work that one replica carries, as the scaler believes; 0: not
 // known.
 func (g *signals) perReplica(pool string) float64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.carries[pool]
+	if v, ok := g.carries[pool]; ok {
+		return v
+	}
+	if r := g.s.cluster.last(pool); r != nil {
+		return r.PerReplica
+	}
+	return 0
 }
 
 func (g *signals) setPerReplica(pool string, work float64) {

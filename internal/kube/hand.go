@@ -139,10 +139,11 @@ func (h *ScaleHand) owner(ctx context.Context, st *scaleState, owners []Owner) (
 		return "", err
 	}
 	y, err := h.moved(ctx, st, &m)
-	if y != nil {
-		return y.String(), nil
+	if err != nil || y == nil {
+		return "", err
 	}
-	return "", err
+	h.stay()
+	return y.String(), h.yield(ctx, &m, y)
 }
 
 // moved says whether somebody else changed what this program had set. Field managers
@@ -175,6 +176,15 @@ func yieldTo(movers []mover, from, now int) *Yield {
 		}
 	}
 	return y
+}
+
+// yield remembers that the object is left to somebody until an operator says otherwise.
+func (h *ScaleHand) yield(ctx context.Context, m *Memory, y *Yield) error {
+	if m.Yield != nil {
+		return nil
+	}
+	h.o.Log.Warn("somebody else moved the object; waiting to be told", "who", y.To, "from", y.From, "to", y.Now)
+	return h.o.Lead.Remember(ctx, h.o.Pool, func(m *Memory) { m.Yield = y })
 }
 
 func (y *Yield) String() string {
@@ -237,11 +247,8 @@ func (h *ScaleHand) try(ctx context.Context, want int, victims []string) error {
 	}
 	if y != nil {
 		h.stay()
-		if m.Yield == nil {
-			h.o.Log.Warn("somebody else moved the object; waiting to be told", "who", y.To, "from", y.From, "to", y.Now)
-			if err := h.o.Lead.Remember(ctx, h.o.Pool, func(m *Memory) { m.Yield = y }); err != nil {
-				return err
-			}
+		if err := h.yield(ctx, &m, y); err != nil {
+			return err
 		}
 		return &OwnedByError{y.String()}
 	}
