@@ -68,6 +68,7 @@ type livePool struct {
 	observer *observe.Observer
 	scaler   *flow.Scaler
 	procs    *procs.Pool               // nil: its replicas are no processes of ours
+	kv       *observe.KVReader         // nil: KV events are off
 	keeper   *keeper                   // of its prefix index; nil: nothing is kept
 	auth     string                    // Authorization for the engines
 	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
@@ -266,7 +267,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 		return err
 	}
 	do := dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
-		Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil, Events: p.Engine.KVEvents != "off"}
+		Queue: len(s.cfg.Tenants) > 0, Weights: tenantWeights(s.cfg), Share: s.exchange != nil, Events: p.Engine.Tokens == "exact"}
 	lp.flow = flow.New(flow.Options{
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
 		Alive:    func(id string) { lp.observer.Alive(id) },
@@ -278,8 +279,14 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	}
 	lp.observer = observe.New(observe.Options{
 		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
-		Publish: func(snap *fleet.Snapshot) { lp.flow.Observe(snap); s.warm(lp, snap); s.epp.observed() }, Log: s.log, Clock: s.clock,
+		Publish: func(snap *fleet.Snapshot) {
+			lp.flow.Observe(snap)
+			s.warm(lp, snap)
+			lp.observeKV(snap)
+			s.epp.observed()
+		}, Log: s.log, Clock: s.clock,
 	})
+	s.readKV(lp)
 	s.pools = append(s.pools, lp)
 	return nil
 }
@@ -366,7 +373,7 @@ func (s *server) consolePools() []console.Pool {
 	for i, p := range s.pools {
 		out[i] = console.Pool{
 			Name: p.cfg.Name, Models: modelNames(&p.cfg), Adapters: adapterNames(&p.cfg), Source: p.source,
-			Flow: p.flow, Observer: p.observer, Control: s.control(p),
+			Flow: p.flow, Observer: p.observer, KV: p.kvStates, Control: s.control(p),
 		}
 	}
 	return out

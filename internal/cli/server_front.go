@@ -47,6 +47,7 @@ func newFront(s *server, key uint64) (*front, error) {
 		Limits: bodyLimits(&s.cfg.Limits), Conns: connLimits(&s.cfg.Limits),
 	})
 	f.h.SetTenants(tenantPolicies(s.cfg))
+	f.h.Door().Tokens = newTokenizers(s)
 	return f, nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/penstock-project/penstock/internal/replica"
 )
 
-func freePort(t *testing.T) int {
+func unusedPort(t *testing.T) int {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -39,11 +39,11 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // by token ids knows what they cache to the block, also after they evicted it, and that
 // a restarted one caches nothing.
 func TestKVEventsCorrectTheIndex(t *testing.T) {
-	port := freePort(t)
+	port := unusedPort(t)
 	options := func(listen string) replica.Options {
 		return replica.Options{
 			Models: []string{"m"}, Listen: listen, Speed: 50, KVTokens: 6400,
-			KVEvents: fmt.Sprintf("tcp://*:%d", port), KVReplay: fmt.Sprintf("tcp://*:%d", freePort(t)),
+			KVEvents: fmt.Sprintf("tcp://*:%d", port), KVReplay: fmt.Sprintf("tcp://*:%d", unusedPort(t)),
 		}
 	}
 	start := func(listen string) *replica.Server {
@@ -110,7 +110,7 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 // is cached bounds what is believed.
 func TestKVEventsOfAnIndexOfText(t *testing.T) {
 	urls, _ := startReplicas(t, 1, func(_ int, o *replica.Options) {
-		o.KVTokens, o.KVEvents = 6400, fmt.Sprintf("tcp://*:%d", freePort(t))
+		o.KVTokens, o.KVEvents = 6400, fmt.Sprintf("tcp://*:%d", unusedPort(t))
 	})
 	s, _ := runServer(t, nil, urls...)
 	row := func() *console.ReplicaStatus { return &s.admin.Status().Pools[0].Replica[0] }

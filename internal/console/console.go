@@ -39,7 +39,9 @@ type Pool struct {
 	Adapters []string // of the configuration
 	Source   string   // where replicas are found, for people
 	// Control tells of the control plane that lists the replicas; nil where none does.
-	Control  func() *ControlPlane
+	Control func() *ControlPlane
+	// KV tells how the KV events of replicas are heard, by replica; nil: they are off.
+	KV       func() map[string]*KVState
 	Flow     *flow.Flow
 	Observer *observe.Observer
 }

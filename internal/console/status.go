@@ -142,6 +142,8 @@ type ReplicaStatus struct {
 	Queued       int     `json:"queued"`
 	PendingMS    float64 `json:"pending_ms"`
 	Own          *Own    `json:"own,omitempty"`
+	// KVEvents tells how the events of its KV cache are heard; absent: it has none.
+	KVEvents *KVState `json:"kv_events,omitempty"`
 
 	Running  *Reading `json:"running"` // the replica's own metrics
 	Waiting  *Reading `json:"waiting"`
@@ -246,6 +248,10 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 	}
 	out.Snapshot = &SnapshotState{Version: s.Version, AgeMS: round3(now.Sub(s.At).Seconds() * 1e3)}
 	out.Replicas, out.Ready = len(s.Endpoints), s.Count(fleet.PhaseReady)
+	var kv map[string]*KVState
+	if p.KV != nil {
+		kv = p.KV()
+	}
 	loads := map[string]*dispatch.EndpointLoad{}
 	for i := range st.Endpoints {
 		loads[st.Endpoints[i].Endpoint] = &st.Endpoints[i]
@@ -254,6 +260,7 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		r := replicaStatus(e, loads[e.ID], now)
+		r.KVEvents = kv[e.ID]
 		if e.Slow {
 			out.Slow++
 		}
