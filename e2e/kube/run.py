@@ -56,6 +56,7 @@ def start(rig):
         # what churn costs.
         f.write(f"""\
 journal: {{memory: 300}}
+kubernetes: {{events: true}}
 pools:
   - name: by-selector
     replicas: {{selector: {{namespace: {NS}, labels: [app=vllm], port: {rig.ports[0]}}}}}
@@ -74,6 +75,7 @@ def account(rig):
     rig.kubeconfig = rights(rig, "penstock", [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": ["inference.networking.k8s.io"], "resources": ["inferencepools"], "resourceNames": ["chat"], "verbs": ["list", "watch"]},
         {"apiGroups": ["llm-d.ai"], "resources": ["inferenceobjectives", "inferencemodelrewrites"], "verbs": ["list"]}])
 
@@ -276,6 +278,59 @@ def hundred_pods_replaced(rig):
     grown = rig.server.memory("VmRSS") - memory
     assert grown < 60, f"grew by {grown:.0f} MiB"
     return f"in {took:.0f} s: gateway {tally(loads[0].seen)}, Envoy {tally(loads[1].seen)}; {grown:+.0f} MiB"
+
+
+@case
+def findings_as_events(rig):
+    """What is wrong is said alike by the API, the command and an Event on the object."""
+    rig.api.patch(f"{DEPLOYMENT}/sglang", {"spec": {"replicas": 0}})
+    poll("the pool is empty", lambda: pool(rig, "by-pool")["replicas"] == 0, 30, 0.2)
+
+    def codes(text):
+        return {(f["code"], f["object"]) for f in json.loads(text)["findings"]}
+    want = ("no-ready-replica", "pool by-pool")
+    assert want in codes(get(rig.admin, "/api/v1/findings")[1])
+    out = subprocess.run([PENSTOCK, "diagnose", "--server", "http://" + rig.admin, "-o", "json"], capture_output=True, text=True)
+    assert out.returncode == 3 and want in codes(out.stdout), out.stdout
+
+    def event():
+        return next((e for e in rig.api.get(f"/api/v1/namespaces/{NS}/events")["items"]
+                     if e["reason"] == "NoReadyReplica" and e["involvedObject"]["name"] == "chat"), None)
+    e = poll("the Event is there", event, 60, 0.5)
+    assert e["involvedObject"]["kind"] == "InferencePool" and e["type"] == "Warning" and e["source"]["component"] == "penstock", e
+    rig.api.patch(f"{DEPLOYMENT}/sglang", {"spec": {"replicas": 2}})
+    poll("the finding is gone", lambda: want not in codes(get(rig.admin, "/api/v1/findings")[1]), 60, 0.5)
+    return e["message"]
+
+
+@case
+def lint_asks_the_cluster(rig):
+    """A fix is held against the API server, which knows more than the rules."""
+    good = rig.path("hpa.yaml")
+    with open(good, "w") as f:
+        f.write(f"""\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {{name: vllm, namespace: {NS}}}
+spec:
+  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: vllm}}
+  minReplicas: 1
+  maxReplicas: 8
+  metrics:
+    - type: Resource
+      resource: {{name: cpu, target: {{type: Utilization, averageUtilization: 70}}}}
+""")
+    conf = os.path.join(rig.path("cluster"), "admin.kubeconfig")
+    run = [PENSTOCK, "lint", "--fix", "--validate", "server", "--kubeconfig", conf]
+    out = subprocess.run([*run, good], capture_output=True, text=True)
+    assert "would take it (dry run)" in out.stderr and out.stdout.startswith("---"), (out.stdout, out.stderr)
+    bad = rig.path("bad.yaml")
+    with open(good) as f, open(bad, "w") as g:
+        g.write(f.read().replace("minReplicas: 1", "minReplicaz: 1"))
+    out = subprocess.run([*run, bad], capture_output=True, text=True)
+    assert "with and without the fix" in out.stderr and "minReplicaz" in out.stderr, out.stderr
+    assert rig.api.get(f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers")["items"] == [], "a dry run left something behind"
+    return "accepted, and a field that the API does not know is said"
 
 
 @case
