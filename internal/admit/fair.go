@@ -56,6 +56,12 @@ func (f *Fair) SetWeight(name string, weight float64) {
 	f.tenants[f.Tenant(name)].weight = weight
 }
 
+// Weight returns a tenant's share.
+func (f *Fair) Weight(tenant int32) float64 { return f.tenants[tenant].weight }
+
+// Name returns the name of a tenant.
+func (f *Fair) Name(tenant int32) string { return f.tenants[tenant].name }
+
 // Start returns the virtual time at which the tenant's next request starts.
 func (f *Fair) Start(tenant int32) float64 {
 	return max(f.clock, f.tenants[tenant].finish)

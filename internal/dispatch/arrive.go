@@ -61,7 +61,10 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	slot := dec.Chosen
 	e.work = d.workAt(e, slot, float64(p.Uncached))
 	if e.fcfs == 0 {
-		d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
+		if !d.isOver(e) {
+			d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
+		}
+		d.demand(e)
 		e.fcfs = d.firstCome(slot, e)
 	}
 	if d.queues && !d.mayGo(i, slot, p) {
@@ -115,6 +118,7 @@ func (d *Dispatch) question(e *entry) {
 	in := &d.in
 	in.Now, in.Request, in.Tenant = d.now, e.req, e.tenant
 	in.PromptTokens, in.BlockTokens, in.Arrival = e.prompt, e.blockTokens, e.arrival
+	in.Last = d.isOver(e)
 	in.Slots, in.Drops, in.Hits, in.Pinned = d.slots, d.drops, d.hits, d.pinned
 	in.Queue = nil
 	if d.queued > 0 || d.heldThere > 0 {
@@ -136,10 +140,11 @@ func (d *Dispatch) question(e *entry) {
 }
 
 // filter fills in the drop reasons for an entry and returns how many slots are
-// open. Ejected endpoints count as open where there is no other: a guess that a
-// replica is dead must not empty the pool.
+// open. Where there is no other, slots that are kept for other tenants count as
+// open, and then ejected ones: neither a share nor the guess that a replica is dead
+// must empty the pool.
 func (d *Dispatch) filter(e *entry) int {
-	open, ejected := 0, 0
+	var n [route.NumDrops]int
 	fits := d.fitOf(e.req)
 	for i := range d.slots {
 		s := &d.slots[i]
@@ -147,23 +152,27 @@ func (d *Dispatch) filter(e *entry) int {
 		if drop == route.DropNone {
 			drop = d.requestDrop(int32(i), e, fits[i])
 		}
+		if drop == route.DropNone && d.kept(e, int32(i)) {
+			drop = route.DropKept
+		}
 		d.drops[i] = drop
-		switch drop {
-		case route.DropNone:
-			open++
-		case route.DropEjected:
-			ejected++
+		n[drop]++
+	}
+	if n[route.DropNone] > 0 {
+		return n[route.DropNone]
+	}
+	for _, last := range [...]route.Drop{route.DropKept, route.DropEjected} {
+		if n[last] == 0 {
+			continue
 		}
-	}
-	if open > 0 || ejected == 0 {
-		return open
-	}
-	for i, drop := range d.drops {
-		if drop == route.DropEjected {
-			d.drops[i] = route.DropNone
+		for i, drop := range d.drops {
+			if drop == last {
+				d.drops[i] = route.DropNone
+			}
 		}
+		return n[last]
 	}
-	return ejected
+	return 0
 }
 
 // requestDrop says why a slot that takes requests does not take this one.
@@ -288,8 +297,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	}
 
 	l.hit.add(float64(e.cached) / max(1, e.prompt))
-	decode := l.output.v * (l.coef.DSeq + l.coef.DCtx*e.prompt)
-	d.fair.Serve(e.tenant, e.estimate+decode)
+	d.countServed(e)
 	a.sent++
 	d.n.InFlight++
 	d.n.Sent++

@@ -52,7 +52,10 @@ func (d *Dispatch) open(slot int32) bool {
 }
 
 // fits reports whether a slot takes the request of candidate p now.
-func (d *Dispatch) fits(slot int32, p *route.Candidate) bool {
+func (d *Dispatch) fits(i, slot int32, p *route.Candidate) bool {
+	if d.crowds(&d.entries[i], slot) {
+		return false
+	}
 	if d.slots[slot].Unstarted == 0 {
 		return true
 	}
@@ -62,7 +65,7 @@ func (d *Dispatch) fits(slot int32, p *route.Candidate) bool {
 
 // mayGo reports whether an arrival goes to its slot at once.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
-	return d.fits(slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot)) &&
+	return d.fits(i, slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot)) &&
 		(d.aux[slot].theirsAt() == 0 || d.ratio(&d.entries[i]) <= d.bestOfTheirs(slot))
 }
 
@@ -126,8 +129,15 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 	moved := 0
 	for a.queue.n > 0 && d.open(slot) {
 		i := d.next(slot)
+		if d.isOver(&d.entries[i]) {
+			// Others that wait elsewhere go before it.
+			var ok bool
+			if out, ok = d.steal(slot, out); ok {
+				continue
+			}
+		}
 		p := d.priceAt(i, slot)
-		if !d.fits(slot, p) || d.yields(i, slot) {
+		if !d.fits(i, slot, p) || d.yields(i, slot) {
 			return out
 		}
 		d.tookPlace(slot)
@@ -175,7 +185,7 @@ func (d *Dispatch) askAgain(i, slot int32, was int8, out []Send) ([]Send, bool) 
 		return out, false
 	}
 	d.n.Moved++
-	if d.aux[to].queue.n == 0 && d.fits(to, p) {
+	if d.aux[to].queue.n == 0 && d.fits(i, to, p) {
 		dec.Settle(dec.Index, route.WhyMoved)
 		return d.send(i, dec, out), true
 	}
@@ -188,8 +198,11 @@ func (d *Dispatch) askAgain(i, slot int32, was int8, out []Send) ([]Send, bool) 
 func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 	from, most := int32(-1), 0.0
 	for r := range d.slots {
-		if q := &d.aux[r].queue; int32(r) != slot && q.n > 0 && q.work > most {
-			from, most = int32(r), q.work
+		if int32(r) == slot || d.slots[r].Queued == d.slots[r].QueuedLast {
+			continue
+		}
+		if w := d.workBefore(int32(r)); w > most {
+			from, most = int32(r), w
 		}
 	}
 	if from < 0 {
@@ -198,6 +211,9 @@ func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 	best, gain := int32(-1), 1e-3
 	var order admit.Order
 	for _, l := range d.aux[from].queue.lines {
+		if l.tenant == d.shares.over {
+			continue
+		}
 		o := d.order(l)
 		if best >= 0 && order.Less(o) {
 			continue
@@ -221,15 +237,31 @@ func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 	return d.release(best, slot, route.WhyStolen, out), true
 }
 
+// workBefore is the work in a slot's queue without that of the tenant over its share,
+// which keeps to its places.
+func (d *Dispatch) workBefore(slot int32) float64 {
+	q := &d.aux[slot].queue
+	if d.shares.over < 0 {
+		return q.work
+	}
+	w := 0.0
+	for _, l := range q.lines {
+		if l.tenant != d.shares.over {
+			w += l.work
+		}
+	}
+	return w
+}
+
 // gain is how many milliseconds of cost a held entry saves by going to a slot with
 // room instead of waiting where it is; false where the slot cannot take it.
 func (d *Dispatch) gain(i, from, to int32) (float64, bool) {
 	e := &d.entries[i]
-	if d.requestDrop(to, e, served(d.slots[to].State, e.req)) != route.DropNone {
+	if d.requestDrop(to, e, served(d.slots[to].State, e.req)) != route.DropNone || d.kept(e, to) {
 		return 0, false
 	}
 	p := d.priceAt(i, to)
-	if !d.fits(to, p) {
+	if !d.fits(i, to, p) {
 		return 0, false
 	}
 	there := p.CostMS

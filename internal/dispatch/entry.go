@@ -36,6 +36,7 @@ type entry struct {
 	tenant      int32
 	stream      bool
 	retried     bool // moved once for a reason other than a failed connect
+	over        bool // booked at its slot as one of the tenant over its share
 	trial       bool // the one request that tries an ejected endpoint
 	waited      bool // its caller was told that it is held
 	prompt      float64
@@ -49,6 +50,7 @@ type entry struct {
 	chunks   float64
 	uncached float64 // tokens
 	tail     float64 // tokens
+	kv       float64 // tokens of KV memory that it will take
 	context  float64 // tokens of context, once it streams
 	output   float64 // tokens of output among them
 	pins     prefix.Ref

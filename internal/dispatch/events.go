@@ -60,7 +60,7 @@ func (d *Dispatch) start(i int32, at fleet.Time, seen bool) {
 	s.Streams++
 	s.CtxTokens += e.context
 	s.Generated += e.output
-	if e.peer == 0 {
+	if e.peer == 0 && !d.isOver(e) {
 		d.learned.ttft.add(at.Seconds(e.arrived))
 	}
 	if seen {
@@ -152,6 +152,7 @@ func (d *Dispatch) takeBack(i int32) {
 	a.inFlightAt.set(d.now, s.InFlight)
 	d.index.Unpin(d.now, e.pins)
 	if e.peer == 0 {
+		d.unweigh(e)
 		d.n.InFlight--
 		d.tell(NoteEnd, i, 0)
 	} else {
@@ -249,7 +250,9 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 	if o.Kind != fleet.OutcomeOK {
 		return
 	}
-	l.e2e.add(d.now.Seconds(e.arrived))
+	if !d.isOver(e) {
+		l.e2e.add(d.now.Seconds(e.arrived))
+	}
 	n := float64(o.OutputTokens)
 	if n < 0 && e.stream {
 		n = e.output

@@ -41,6 +41,7 @@ type Dispatch struct {
 	silent   int // entries without a first token whose answer does not stream
 	queued   int // entries in the slots' queues
 
+	shares  shares
 	learned learned
 	middle  float64   // speed of the median endpoint against the pool's coefficients
 	ratios  []float64 // scratch of findMiddle
@@ -79,6 +80,7 @@ type slot struct {
 	scrape  scrapeState
 	breaker breaker
 	speed   speed
+	share   slotShare
 	lora    []string   // adapters sent there, most recent first
 	peers   int32      // requests of other routers in flight there
 	theirs  *peerQueue // what other routers hold for it; nil: never any
@@ -116,6 +118,7 @@ func New(o Options) *Dispatch {
 	}
 	d.hold.For = o.HoldFor
 	d.learned.init(&d.o)
+	d.shares.over = -1
 	names := make([]string, 0, len(o.Weights))
 	for n := range o.Weights {
 		names = append(names, n)
@@ -150,6 +153,7 @@ func (d *Dispatch) begin(now fleet.Time) {
 	if d.silent > 0 {
 		d.settle(d.now)
 	}
+	d.judgeShares()
 }
 
 // lend returns a decision that stays valid until the next call.

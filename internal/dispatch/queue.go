@@ -47,6 +47,7 @@ type line struct {
 	tenant int32
 	n      int32
 	work   float64
+	tokens float64
 	some   uint64 // bit b: bucket b is not empty
 	bucket [buckets]list
 	works  [buckets]float64
@@ -89,7 +90,10 @@ func (d *Dispatch) enqueue(i, slot int32) {
 	l := d.lineFor(q, e.req.Class, e.tenant)
 	e.state, e.slot, e.bucket, e.waited = stateQueued, slot, bucketOf(e.work), true
 	e.heldAt = d.now
-	e.deadline = e.arrived.AddSeconds(d.o.MaxHold*e.fcfs + 1)
+	u := d.shares.tenant(e.tenant)
+	u.queued++
+	u.work += e.work
+	e.deadline = e.arrived.AddSeconds(d.boundFor(e))
 	if e.req.Deadline != 0 {
 		e.deadline = min(e.deadline, e.req.Deadline)
 	}
@@ -98,6 +102,7 @@ func (d *Dispatch) enqueue(i, slot int32) {
 	l.works[e.bucket] += e.work
 	l.n++
 	l.work += e.work
+	l.tokens += e.prompt
 	q.n++
 	q.work += e.work
 	q.tokens += e.prompt
@@ -119,12 +124,19 @@ func (d *Dispatch) dequeue(i int32) {
 		l.some &^= 1 << e.bucket
 		l.works[e.bucket] = 0
 	}
+	u := d.shares.tenant(e.tenant)
+	if u.queued--; u.queued == 0 {
+		u.work = 0
+	} else {
+		u.work -= e.work
+	}
 	l.n--
+	l.tokens -= e.prompt
 	q.n--
 	q.work -= e.work
 	q.tokens -= e.prompt
 	if l.n == 0 {
-		l.work = 0
+		l.work, l.tokens = 0, 0
 		for k := range q.lines {
 			if q.lines[k] == l {
 				q.lines = append(q.lines[:k], q.lines[k+1:]...)
@@ -148,6 +160,15 @@ func (d *Dispatch) dequeue(i int32) {
 func (d *Dispatch) show(slot int32) {
 	s, q := &d.slots[slot], &d.aux[slot].queue
 	s.Queued, s.QueuedWork, s.QueuedTokens = q.n, q.work, q.tokens
+	s.QueuedLast, s.QueuedLastTokens = 0, 0
+	if d.shares.over >= 0 {
+		for _, l := range q.lines {
+			if l.tenant == d.shares.over {
+				s.QueuedLast += l.n
+				s.QueuedLastTokens += l.tokens
+			}
+		}
+	}
 	if t := d.aux[slot].theirs; t != nil {
 		s.Queued, s.QueuedWork, s.QueuedTokens = q.n+t.n, q.work+t.work, q.tokens+t.tokens
 	}
@@ -178,6 +199,8 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 			ahead += l.work
 		case l.class > class:
 			behind += float64(l.n)
+		case l.tenant != tenant && l.tenant == d.shares.over:
+			// It goes last, and what it waits for that is its own affair.
 		case l.tenant != tenant:
 			first := min(l.work, own)
 			ahead += first
@@ -202,7 +225,15 @@ func (d *Dispatch) ratio(e *entry) float64 {
 
 // order ranks a line's next request among lines.
 func (d *Dispatch) order(l *line) admit.Order {
-	return admit.Order{Class: l.class, Start: d.fair.Start(l.tenant)}
+	return d.turn(l.class, l.tenant)
+}
+
+// turn orders tenants: by class, then by virtual time, the one over its share last.
+func (d *Dispatch) turn(class uint8, tenant int32) admit.Order {
+	if tenant == d.shares.over {
+		return admit.Order{Class: class, Start: math.Inf(1)}
+	}
+	return admit.Order{Class: class, Start: d.fair.Start(tenant)}
 }
 
 // nextOf returns the entry of a line that goes first.
@@ -246,8 +277,7 @@ func (d *Dispatch) goesBefore(i, slot int32) bool {
 		return true
 	}
 	e, o := &d.entries[i], &d.entries[k]
-	a := admit.Order{Class: e.req.Class, Start: d.fair.Start(e.tenant)}
-	b := admit.Order{Class: o.req.Class, Start: d.fair.Start(o.tenant)}
+	a, b := d.turn(e.req.Class, e.tenant), d.turn(o.req.Class, o.tenant)
 	if a != b {
 		return a.Less(b)
 	}

@@ -84,6 +84,7 @@ type Totals struct {
 	Stolen        uint64 // taken from a longer queue
 	Moved         uint64 // asked again because the cache it waited for was gone
 	Overdue       uint64 // released because the bound on waiting was reached
+	OverShare     uint64 // times that a tenant was found to be over its share
 	Leaked        uint64 // written off by reconciliation
 	QueueOn       bool   // the router's own queue is on
 	MaxHold       float64

@@ -30,6 +30,7 @@ type Candidate struct {
 	Queued    int32
 	Streams   float32 // others' included
 	CtxTokens float32 // tokens
+	Yielding  float32 // of the streams, those of a tenant over its share
 	PendingMS float32
 	AheadMS   float32
 	Behind    float32 // requests

@@ -52,9 +52,17 @@ type Slot struct {
 	// cost the same and picks of the peers are not known yet.
 	Mine bool
 
+	// Yielding counts the requests in flight of a tenant that is over its share:
+	// nobody makes way for its streams.
+	Yielding int32
+
 	Queued       int32   // requests in the router's own queue for it
 	QueuedWork   float64 // their work in seconds
 	QueuedTokens float64 // their prompt tokens
+	// QueuedLast are those among them of a tenant over its share, which goes last,
+	// and QueuedLastTokens their prompt tokens.
+	QueuedLast       int32
+	QueuedLastTokens float64
 }
 
 // Pending returns the seconds of prefill work at the slot that still lie before a
@@ -98,6 +106,8 @@ type Input struct {
 	BlockTokens  float64
 	// Tenant is the number of the request's tenant in this pool.
 	Tenant int32
+	// Last says that the tenant is over its share and goes last.
+	Last bool
 
 	Slots []Slot
 	Drops []Drop  // per slot, for this request; DropNone: a candidate

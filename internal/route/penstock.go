@@ -97,7 +97,7 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	pending, ahead, wait := float64(c.PendingMS)*k, float64(c.AheadMS)*k, wait*k
 	steps := (0.5 + chunks) * step
 	behind, toCome := work*float64(c.Behind), work*x.Pressure
-	stall, evicted := work*x.Exchange*streams, work*full
+	stall, evicted := work*x.Exchange*max(0, streams-float64(c.Yielding)), work*full
 	decode := x.Exchange * x.OwnOutput * (e.DSeq*streams + e.DCtx*ctx) * speed
 	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used/max(leastFree, 1-used))
 	adapter := float64(c.AdapterMS)

@@ -58,6 +58,11 @@ func (c *Candidate) observe(in *Input, s *Slot) {
 	c.InFlight, c.Unstarted, c.Queued = s.InFlight, s.Unstarted, s.Queued
 	c.QueuedKV = float32(s.QueuedTokens)
 	c.Streams = float32(float64(s.Streams) + s.ForeignStreams)
+	c.Yielding = float32(s.Yielding)
+	if s.QueuedLast > 0 && !in.Last {
+		c.Queued -= s.QueuedLast
+		c.QueuedKV -= float32(s.QueuedLastTokens)
+	}
 	c.CtxTokens = float32(s.CtxTokens)
 	c.PendingMS = float32(s.Pending(in.Now) * 1e3)
 	c.AheadMS, c.Behind, c.AdapterMS, c.CostMS, c.OwnMS = 0, 0, 0, 0, 0

@@ -62,12 +62,13 @@ const (
 	DropTried         // an attempt of this request failed there
 	DropEjected       // failed lately; a trial follows after a cool-down
 	DropSubset        // outside the endpoints that the request is bound to
+	DropKept          // kept for other tenants: this one is over its share
 	NumDrops     = iota
 )
 
 var dropNames = [NumDrops]string{
 	"", "gone", "not_ready", "asleep", "draining", "failed", "role", "model_not_served",
-	"adapter_not_served", "tried_already", "ejected", "outside_subset",
+	"adapter_not_served", "tried_already", "ejected", "outside_subset", "kept_for_others",
 }
 
 func (d Drop) String() string {

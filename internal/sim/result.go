@@ -55,6 +55,7 @@ type TenantResult struct {
 	Tenant   string  `json:"tenant"`
 	Requests int     `json:"requests"`
 	TTFTMean float64 `json:"ttft_mean_ms"`
+	HitRatio float64 `json:"hit_ratio"` // of prompt tokens, as the replicas found it
 }
 
 // meter collects the requests of a run.
@@ -83,8 +84,9 @@ type meter struct {
 }
 
 type tenantSum struct {
-	n    int
-	ttft float64
+	n              int
+	ttft           float64
+	prompt, cached int64
 }
 
 // done books a request that ended well at the given second of the run; times in
@@ -114,6 +116,8 @@ func (m *meter) done(tenant string, at, ttft, e2e float64, prompt, cached, expec
 		}
 		s.n++
 		s.ttft += ttft * 1e3
+		s.prompt += int64(prompt)
+		s.cached += int64(cached)
 	}
 }
 
@@ -146,7 +150,7 @@ func (m *meter) result(seconds float64) Result {
 	sort.Strings(names)
 	for _, t := range names {
 		s := m.tenants[t]
-		r.Tenants = append(r.Tenants, TenantResult{Tenant: t, Requests: s.n, TTFTMean: s.ttft / float64(s.n)})
+		r.Tenants = append(r.Tenants, TenantResult{Tenant: t, Requests: s.n, TTFTMean: s.ttft / float64(s.n), HitRatio: share(s.cached, s.prompt)})
 	}
 	return r
 }

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/route"
+)
+
+// Order in the router's queue does not protect tenants from one that floods: what
+// was sent to the replicas before they come has their steps, their memory and their
+// caches, and is not taken back. So while others are active, a tenant that is over
+// its share keeps to some of the replicas, goes last everywhere, and leaves the
+// memory that the others lately had.
+const (
+	// overFactor is how many times the demand per weight of every other tenant, the
+	// work that waits included, makes one that is over its share. Natural bursts of
+	// equal tenants stay below.
+	overFactor = 3
+	// overShare is the part of its fair share of the capacity that it must ask for
+	// in addition: on an idle fleet nobody is over.
+	overShare = 0.7
+	// demandSeconds is the memory of what tenants ask for, servedSeconds that of
+	// what replicas did.
+	demandSeconds = 30
+	servedSeconds = 30
+	// overEnds is after how many seconds without anything held it is over.
+	overEnds = 5
+	// judgeEvery is how often shares are looked at.
+	judgeEvery = 0.25
+	// capacityHalf is the half-life of the most that the pool was seen to serve.
+	capacityHalf = 600
+	// othersLoad is the load, of what replicas carry, up to which those kept for the
+	// others are to be used: beyond it waiting times rise fast.
+	othersLoad = 0.55
+	// peakReserve times the most memory that the others had at a replica in about
+	// peakSeconds is left free there.
+	peakReserve = 1.3
+	peakSeconds = 120
+	// leastActive is the demand, as a part of the greatest, from which a tenant counts
+	// as active.
+	leastActive = 0.001
+)
+
+// tenantLoad is what one tenant asks for and gets, in seconds of work.
+type tenantLoad struct {
+	asked, served decayed
+	queued        int32
+	work          float64 // of what is queued
+}
+
+// decayed is a sum that forgets.
+type decayed struct {
+	v  float64
+	at fleet.Time
+}
+
+func (s *decayed) value(now fleet.Time, memory float64) float64 {
+	return s.v * math.Exp(-now.Seconds(s.at)/memory)
+}
+
+func (s *decayed) add(now fleet.Time, v, memory float64) {
+	s.v, s.at = s.value(now, memory)+v, now
+}
+
+// peak is the highest of a value, forgotten slowly.
+type peak struct{ decayed }
+
+func (p *peak) raise(now fleet.Time, v float64) {
+	p.v, p.at = max(v, p.value(now, peakSeconds)), now
+}
+
+// shares says which tenant is over its share, if any, and where it may go.
+type shares struct {
+	tenants  []tenantLoad // by number
+	over     int32        // -1: none
+	since    fleet.Time
+	idle     fleet.Time // when it last had something held
+	next     fleet.Time
+	capacity float64 // the most work a second that the pool was seen to serve
+	places   int     // replicas that the tenant may use
+	allowed  []bool  // by slot
+}
+
+// slotShare is what the requests at a slot weigh by tenant.
+type slotShare struct {
+	served      decayed
+	over        int32   // requests of the tenant over its share
+	overKV      float64 // tokens, answers included
+	othersKV    float64
+	othersMost  peak
+	queuedOver  int32
+	queuedOverT float64 // prompt tokens
+}
+
+// tenant makes room for a tenant's number.
+func (x *shares) tenant(t int32) *tenantLoad {
+	for int(t) >= len(x.tenants) {
+		x.tenants = append(x.tenants, tenantLoad{})
+	}
+	return &x.tenants[t]
+}
+
+// isOver reports whether an entry's tenant is over its share.
+func (d *Dispatch) isOver(e *entry) bool {
+	return d.shares.over >= 0 && e.tenant == d.shares.over && e.peer == 0
+}
+
+// demand notes what a new entry asks for.
+func (d *Dispatch) demand(e *entry) {
+	d.shares.tenant(e.tenant).asked.add(d.now, e.work+d.decodeWork(e), demandSeconds)
+}
+
+// decodeWork is what an answer adds to the decode steps that it takes part in.
+func (d *Dispatch) decodeWork(e *entry) float64 {
+	l := &d.learned
+	return l.output.v * (l.coef.DSeq + l.coef.DCtx*e.prompt)
+}
+
+// countServed charges a tenant and a slot with an entry that was sent.
+func (d *Dispatch) countServed(e *entry) {
+	w := e.estimate + d.decodeWork(e)
+	d.fair.Serve(e.tenant, w)
+	d.shares.tenant(e.tenant).served.add(d.now, w, servedSeconds)
+	a := &d.aux[e.slot].share
+	a.served.add(d.now, w, servedSeconds)
+	e.kv = e.prompt + d.learned.output.v
+	d.weigh(e, d.isOver(e))
+}
+
+// weigh books an entry at its slot, as one of the tenant over its share or not.
+func (d *Dispatch) weigh(e *entry, over bool) {
+	a := &d.aux[e.slot].share
+	e.over = over
+	if over {
+		a.over++
+		a.overKV += e.kv
+		d.slots[e.slot].Yielding++
+		return
+	}
+	a.othersKV += e.kv
+	a.othersMost.raise(d.now, a.othersKV)
+}
+
+// unweigh takes that back.
+func (d *Dispatch) unweigh(e *entry) {
+	a := &d.aux[e.slot].share
+	if e.over {
+		a.over--
+		a.overKV -= e.kv
+		d.slots[e.slot].Yielding--
+		e.over = false
+		return
+	}
+	a.othersKV = max(0, a.othersKV-e.kv)
+}
+
+// judgeShares looks which tenant is over its share.
+func (d *Dispatch) judgeShares() {
+	x := &d.shares
+	if !d.queues || d.now < x.next || len(x.tenants) < 2 {
+		return
+	}
+	x.next = d.now.AddSeconds(judgeEvery)
+	first, most, second := int32(-1), 0.0, 0.0
+	total := 0.0
+	for t := range x.tenants {
+		u := &x.tenants[t]
+		v := (u.asked.value(d.now, demandSeconds) + u.work) / d.fair.Weight(int32(t))
+		total += u.served.value(d.now, servedSeconds) / servedSeconds
+		if v > most {
+			first, most, second = int32(t), v, most
+		} else {
+			second = max(second, v)
+		}
+	}
+	x.capacity = max(total, x.capacity*math.Exp2(-judgeEvery/capacityHalf))
+	if second <= leastActive*most {
+		d.setOver(-1)
+		return
+	}
+	if x.over >= 0 {
+		if x.tenants[x.over].queued > 0 && first == x.over {
+			x.idle = d.now
+		}
+		if d.now.Seconds(x.idle) > overEnds {
+			d.setOver(-1)
+			return
+		}
+	} else {
+		weights := 0.0
+		for t := range x.tenants {
+			u := &x.tenants[t]
+			if u.queued > 0 || u.asked.value(d.now, demandSeconds) > leastActive*most {
+				weights += d.fair.Weight(int32(t))
+			}
+		}
+		if x.tenants[first].queued == 0 || most < overFactor*second || most/demandSeconds < overShare*x.capacity/weights {
+			return
+		}
+		d.setOver(first)
+	}
+	own := x.tenants[x.over].served.value(d.now, servedSeconds) / servedSeconds
+	d.setPlaces(d.placesFor(total - own))
+}
+
+// setOver makes a tenant the one over its share; -1 none.
+func (d *Dispatch) setOver(t int32) {
+	x := &d.shares
+	if t == x.over {
+		return
+	}
+	x.over, x.since, x.idle, x.places = t, d.now, d.now, 0
+	for i := range d.entries {
+		e := &d.entries[i]
+		if e.peer == 0 && (e.state == stateSent || e.state == stateStream) && e.over != (t >= 0 && e.tenant == t) {
+			d.unweigh(e)
+			d.weigh(e, t >= 0 && e.tenant == t)
+		}
+	}
+	for i := range d.slots {
+		// What the others had while nobody told them apart says nothing.
+		a := &d.aux[i].share
+		a.othersMost = peak{decayed{a.othersKV, d.now}}
+		d.show(int32(i))
+	}
+	if t >= 0 {
+		d.n.OverShare++
+	}
+}
+
+// placesFor returns how many replicas are left for the tenant over its share where
+// the others are served others seconds of work a second.
+func (d *Dispatch) placesFor(others float64) int {
+	carried, n := 0.0, 0
+	for i := range d.aux {
+		if d.aux[i].used && (d.shares.places == 0 || i < len(d.shares.allowed) && d.shares.allowed[i]) {
+			// Those that it may use are never idle: what they do is what a replica can.
+			carried += d.aux[i].share.served.value(d.now, servedSeconds) / servedSeconds
+			n++
+		}
+	}
+	if carried <= 0 {
+		return max(1, d.ready)
+	}
+	need := others / (carried / float64(n)) / othersLoad
+	return min(max(d.ready-int(math.Ceil(need)), 1), max(1, d.ready))
+}
+
+// setPlaces chooses the replicas for the tenant over its share, the same ones in
+// every router, and moves there what it has waiting elsewhere.
+func (d *Dispatch) setPlaces(n int) {
+	x := &d.shares
+	if n == x.places && len(x.allowed) == len(d.slots) {
+		return
+	}
+	x.places = n
+	order := make([]int32, 0, len(d.slots))
+	for i := range d.slots {
+		if d.aux[i].used && d.slots[i].Drop == route.DropNone {
+			order = append(order, int32(i))
+		}
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		const salt = 0x7368617265
+		return cmp.Compare(route.Mix(salt, d.slots[b].Key), route.Mix(salt, d.slots[a].Key))
+	})
+	x.allowed = make([]bool, len(d.slots))
+	for _, i := range order[:min(n, len(order))] {
+		x.allowed[i] = true
+	}
+	var move []int32
+	for i := range d.slots {
+		if x.allowed[i] {
+			continue
+		}
+		for _, l := range d.aux[i].queue.lines {
+			if l.tenant == x.over {
+				move = d.entriesOf(l, move)
+			}
+		}
+	}
+	dec := d.lend()
+	for _, i := range move {
+		to := d.entries[i].slot
+		d.dequeue(i)
+		if d.ask(i, dec, true) > 0 {
+			to = dec.Chosen
+			d.entries[i].work = d.workAt(&d.entries[i], to, float64(dec.Pick().Uncached))
+		}
+		d.enqueue(i, to)
+	}
+	d.lent--
+}
+
+// entriesOf appends the entries of a line to out.
+func (d *Dispatch) entriesOf(l *line, out []int32) []int32 {
+	for b := range l.bucket {
+		for i := l.bucket[b].head; i >= 0; i = d.entries[i].next {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// kept reports whether a slot is kept for tenants other than the entry's.
+func (d *Dispatch) kept(e *entry, slot int32) bool {
+	x := &d.shares
+	return d.isOver(e) && x.places > 0 && int(slot) < len(x.allowed) && !x.allowed[slot]
+}
+
+// crowds reports whether an entry of the tenant over its share would take at a slot
+// what others are about to need: the next step, or the memory that they lately had.
+func (d *Dispatch) crowds(e *entry, slot int32) bool {
+	if !d.isOver(e) {
+		return false
+	}
+	s, a := &d.slots[slot], &d.aux[slot].share
+	if s.Unstarted > 0 {
+		return true
+	}
+	need := e.prompt + d.learned.output.v
+	most := a.othersMost.value(d.now, peakSeconds)
+	return a.over > 0 && s.KVTokens > 0 && a.overKV+need > s.KVTokens*s.KVLimit-peakReserve*most
+}
+
+// boundFor is how long an entry may be held, in seconds. For a tenant over its share
+// it is what first come first served would cost within its share.
+func (d *Dispatch) boundFor(e *entry) float64 {
+	fcfs := e.fcfs
+	if d.isOver(e) {
+		weights := 0.0
+		for t := range d.shares.tenants {
+			weights += d.fair.Weight(int32(t))
+		}
+		part := float64(max(1, d.ready)) * d.fair.Weight(e.tenant) / weights
+		fcfs = max(fcfs, d.shares.tenants[e.tenant].work/part)
+	}
+	return d.o.MaxHold*fcfs + 1
+}
+
+// OverShare says which tenant is over its share.
+type OverShare struct {
+	Tenant string
+	Since  fleet.Time
+	Places int // replicas that it may use
+}
+
+// OverShare returns the tenant that is over its share at present; false where none is.
+func (d *Dispatch) OverShare() (OverShare, bool) {
+	x := &d.shares
+	if x.over < 0 {
+		return OverShare{}, false
+	}
+	return OverShare{d.fair.Name(x.over), x.since, x.places}, true
+}
