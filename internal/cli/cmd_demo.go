@@ -21,6 +21,7 @@ type demoFlags struct {
 	phase         time.Duration
 	seed          uint64
 	weather       bool
+	scale         bool
 }
 
 // Shares of the time that a demo of a set length has beside its two phases: the
@@ -44,7 +45,8 @@ Then it goes on until ^C: try the printed commands meanwhile. With --duration it
 ends by itself.`,
 		Example: `  penstock demo
   penstock demo --duration 40s -o json
-  penstock demo --weather`,
+  penstock demo --weather
+  penstock demo --scale --duration 90s`,
 		Args: noArgs,
 	})
 	out := outputFlag(c, "text", "json")
@@ -55,8 +57,15 @@ ends by itself.`,
 	fl.DurationVar(&f.phase, "phase", 20*time.Second, "length of each of the two phases without --duration")
 	fl.Uint64Var(&f.seed, "seed", 1, "seed of the conversations")
 	fl.BoolVar(&f.weather, "weather", false, "show what the router does while replicas hang, fail, slow down and restart")
+	fl.BoolVar(&f.scale, "scale", false, "show the scaler: a pool of processes from zero through a burst and back, in "+scaleDemoLength.String())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
+		case f.scale && f.weather:
+			return usagef("", "--scale and --weather exclude each other")
+		case f.scale && f.duration != 0 && f.duration < scaleDemoLeast:
+			return usagef("", "--duration must be at least %s with --scale", scaleDemoLeast)
+		case f.scale:
+			return runScaleDemo(c.Context(), e, f, *out == "json")
 		case f.duration != 0 && f.duration < demoShortest:
 			return usagef("", "--duration must be at least %s", demoShortest)
 		case f.phase < 2*time.Second:

@@ -86,6 +86,9 @@ func (e *Env) printScale(w io.Writer, r *flow.ScaleRecord) {
 	fmt.Fprintf(w, "\nnext evaluation %s\n", clockText(r.Next))
 }
 
+// wallTime is a moment of a record.
+func wallTime(m scale.Moment) time.Time { return fleet.Time(m).Wall() }
+
 // at writes a moment of a record.
 func (e *Env) at(m scale.Moment) string {
 	if m == 0 {

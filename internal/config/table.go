@@ -115,7 +115,6 @@ func oneOf(v ...string) option               { return func(f *field) { f.enum = 
 func among(fn func(Options) []string) option { return func(f *field) { f.known = fn } }
 func checked(fn func(string) error) option   { return func(f *field) { f.check = fn } }
 func within(lo, hi float64) option           { return func(f *field) { f.min, f.max = lo, hi } }
-func later(why string) option                { return func(f *field) { f.later = why } }
 func example(v string) option                { return func(f *field) { f.example = v } }
 func required() option                       { return func(f *field) { f.required = true } }
 func live() option                           { return func(f *field) { f.live = true } }
@@ -229,6 +228,8 @@ var engineObject = &object{name: "engine", fields: []field{
 	text("tokens", "text: prompts are known by their text. exact: by the token ids that the replicas' /tokenize tells, as KV events are.",
 		func(e *Engine) *string { return &e.Tokens }, def("text"), oneOf("text", "exact")),
 	text("apiKeyFile", "File with the key that the replicas ask for.", func(e *Engine) *string { return &e.APIKeyFile }),
+	text("messages", "The Messages API of Anthropic: auto passes it on until an engine does not know it, native always, translate never; what is not passed on is put in terms of chat completions.",
+		func(e *Engine) *string { return &e.Messages }, def("auto"), oneOf("auto", "native", "translate")),
 }}
 
 var engineTLSObject = &object{name: "engine.tls", fields: []field{

@@ -30,7 +30,8 @@ type demand struct {
 	second  fleet.Time // of the last offers
 	shape   engine.Shape
 	seen    int
-	inputAt fleet.Time // of the last arrival
+	inputAt fleet.Time          // of the last arrival
+	cold    map[uint64]struct{} // blocks of requests that found no replica
 
 	ok, missed uint64 // by the objectives; cold ones excluded
 	coldEnded  uint64 // that found no replica, and their misses
@@ -57,11 +58,14 @@ func (d *demand) Arrived(now fleet.Time, r *fleet.Request, cached int, cold bool
 	k := math.Max(shapeRate, 1/float64(d.seen+shapePrior))
 	d.seen++
 	prompt := math.Max(1, float64(r.PromptTokens))
+	if cold {
+		cached = d.shared(r)
+	} else if d.cold != nil {
+		d.cold = nil
+	}
 	net := math.Min(float64(cached), prompt)
 	d.shape.Prompt += k * (prompt - d.shape.Prompt)
-	if !cold { // of one that is held, nobody knows what will be cached
-		d.shape.Cached += k * (net - d.shape.Cached)
-	}
+	d.shape.Cached += k * (net - d.shape.Cached)
 	out := d.shape.Output
 	if r.MaxTokens > 0 {
 		out = math.Min(out, float64(r.MaxTokens))
@@ -75,6 +79,31 @@ func (d *demand) Arrived(now fleet.Time, r *fleet.Request, cached int, cold bool
 		default:
 		}
 	}
+}
+
+// coldBlocks bounds how many blocks of held requests are remembered.
+const coldBlocks = 1 << 16
+
+// shared is how many prompt tokens of a request that is held came before it in others
+// that are: each replica will compute them once, and not for each.
+func (d *demand) shared(r *fleet.Request) int {
+	if d.cold == nil {
+		d.cold = map[uint64]struct{}{}
+	}
+	n := 0
+	for n < len(r.Blocks) {
+		if _, ok := d.cold[r.Blocks[n]]; !ok {
+			break
+		}
+		n++
+	}
+	for _, b := range r.Blocks[n:] {
+		if len(d.cold) >= coldBlocks {
+			break
+		}
+		d.cold[b] = struct{}{}
+	}
+	return int(float64(n) * r.BlockTokens)
 }
 
 // offer adds work, at most two entries a second: the scaler sums by the second, and
