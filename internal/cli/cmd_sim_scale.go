@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,6 +23,7 @@ type scaleSuite struct {
 	Policies  []scalesim.Mean   `json:"policies"`        // means over the scenarios, least loss first
 	Goals     []scalesim.Goal   `json:"goals"`
 	Scenarios []scalesim.Played `json:"scenarios"`
+	Faulted   []scalesim.Played `json:"faulted,omitempty"` // copies with faults, for the goal about them; ours only
 }
 
 type simScaleOptions struct {
@@ -30,6 +32,7 @@ type simScaleOptions struct {
 	only    []string
 	classes []string
 	faults  bool
+	copies  bool
 	bounds  bool
 	check   bool
 	jobs    int
@@ -71,6 +74,7 @@ Named situations for --scenario, each with what it has to show:
 	f.StringArrayVar(&o.only, "policy", nil, "run only policies whose name contains this (repeatable; the clairvoyant always runs)")
 	f.StringArrayVar(&o.classes, "class", nil, "keep only scenarios of this class (repeatable): "+strings.Join(scalesim.Classes(), ", "))
 	f.BoolVar(&o.faults, "faults", false, "let starts die, replicas crash, metrics go out and the believed capacity be wrong")
+	f.BoolVar(&o.copies, "fault-goal", true, "play copies with faults of the scenarios that start within 120 s, ours only, for the goal about faults")
 	f.BoolVar(&o.bounds, "bounds", true, "run the static and fixed-rule bounds too")
 	f.BoolVar(&o.check, "check", false, "exit with 3 where a goal is not met")
 	f.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "scenarios at a time")
@@ -123,6 +127,9 @@ func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 	}
 	s := &scaleSuite{Schema: "penstock/scale-suite/v1", Seed: o.seed, Scenarios: make([]scalesim.Played, len(draw))}
 	opt := o.options()
+	if o.copies && !o.faults && (len(o.only) == 0 || named(scalesim.Ours, o.only)) {
+		s.Faulted = make([]scalesim.Played, len(draw))
+	}
 	var mu sync.Mutex
 	done := 0
 	err := inParallel(c.Context(), max(1, o.jobs), len(draw), func(k int) {
@@ -131,6 +138,11 @@ func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 			sc.Break()
 		}
 		s.Scenarios[k] = scalesim.Play(sc, opt)
+		if s.Faulted != nil && sc.Start.Median <= 120 {
+			sc.Break()
+			best, _ := s.Scenarios[k].Result(scalesim.BoundClairvoyant)
+			s.Faulted[k] = scalesim.Play(sc, scalesim.Options{Clairvoyant: &best, Policies: func(name string) bool { return name == scalesim.Ours }})
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		done++
@@ -141,8 +153,9 @@ func runScaleSuite(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 	if err != nil {
 		return nil, err
 	}
+	s.Faulted = slices.DeleteFunc(s.Faulted, func(p scalesim.Played) bool { return p.Name == "" })
 	s.Policies = scalesim.Means(s.Scenarios)
-	s.Goals = scalesim.Goals(s.Scenarios)
+	s.Goals = scalesim.Goals(append(slices.Clone(s.Scenarios), s.Faulted...))
 	return s, nil
 }
 
@@ -172,7 +185,7 @@ func runScaleTrace(e *Env, c *cobra.Command, o *simScaleOptions) (*scaleSuite, e
 	s := &scaleSuite{Schema: "penstock/scale-suite/v1", Seed: o.seed, Trace: &info}
 	s.Scenarios = []scalesim.Played{scalesim.Play(sc, o.options())}
 	s.Policies = scalesim.Means(s.Scenarios)
-	s.Goals = scalesim.Goals(s.Scenarios)
+	s.Goals = slices.DeleteFunc(scalesim.Goals(s.Scenarios), func(g scalesim.Goal) bool { return g.Scenarios == 0 })
 	return s, c.Context().Err()
 }
 

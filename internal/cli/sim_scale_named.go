@@ -55,7 +55,7 @@ func runNamed(e *Env, c *cobra.Command, o *simScaleOptions, output string) error
 // goalsMet is the exit code of a run that was asked to check its goals.
 func goalsMet(check bool, goals []scalesim.Goal) error {
 	for _, g := range goals {
-		if check && !g.Met {
+		if check && !g.Met && g.Scenarios > 0 {
 			return errSilent(ExitFindings)
 		}
 	}
@@ -80,7 +80,10 @@ func printGoals(w io.Writer, goals []scalesim.Goal) {
 	fmt.Fprintf(w, "\n%-66s %-48s %4s %s\n", "GOAL", "MEASURED", "OF", "MET")
 	for _, g := range goals {
 		met := "met"
-		if !g.Met {
+		switch {
+		case g.Scenarios == 0:
+			met = "-"
+		case !g.Met:
 			met = "MISSED"
 		}
 		fmt.Fprintf(w, "%-66s %-48s %4d %s\n", g.Goal, g.Got, g.Scenarios, met)

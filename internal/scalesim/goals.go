@@ -15,8 +15,8 @@ type Goal struct {
 	Scenarios int    `json:"scenarios"` // that it was judged on; 0: none were drawn
 }
 
-// Goals judges our scaler over a suite. Goals about a class whose scenarios were
-// not drawn are left out.
+// Goals judges our scaler over a suite. A goal about a class whose scenarios were not
+// drawn has Scenarios 0 and is not met.
 func Goals(played []Played) []Goal {
 	g := &judge{played: played}
 	calm := func(p *Played) bool { return !p.Faults }
@@ -67,6 +67,7 @@ func (j *judge) over(policy string, in func(*Played) bool) means {
 func (j *judge) mean(goal string, in func(*Played) bool, say func(means) (string, bool)) {
 	m := j.over(Ours, in)
 	if m.n == 0 {
+		j.out = append(j.out, Goal{Goal: goal, Got: "none drawn"})
 		return
 	}
 	got, met := say(m)
