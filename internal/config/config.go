@@ -142,6 +142,7 @@ type Engine struct {
 	Tokens     string // text, exact
 	TLS        EngineTLS
 	APIKeyFile string
+	Messages   string // the Messages API: auto, native, translate
 }
 
 // EngineTLS is how replicas are trusted.
