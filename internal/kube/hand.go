@@ -170,7 +170,9 @@ func yieldTo(movers []mover, from, now int) *Yield {
 	}
 	y := &Yield{To: "somebody", At: time.Now(), From: from, Now: now}
 	if len(movers) > 0 {
-		y.To, y.At = movers[0].name, movers[0].at
+		if y.To = movers[0].name; !movers[0].at.IsZero() {
+			y.At = movers[0].at
+		}
 		if movers[0].apply {
 			y.To += " (server-side apply)"
 		}

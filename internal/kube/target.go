@@ -181,7 +181,16 @@ func moversOf(fields []metav1.ManagedFieldsEntry) []mover {
 		}
 		out = append(out, v)
 	}
-	slices.SortStableFunc(out, func(a, b mover) int { return b.at.Compare(a.at) })
+	// A write of /scale carries no time; it is the latest that is known.
+	slices.SortStableFunc(out, func(a, b mover) int {
+		if a.at.IsZero() != b.at.IsZero() {
+			if a.at.IsZero() {
+				return -1
+			}
+			return 1
+		}
+		return b.at.Compare(a.at)
+	})
 	return out
 }
 

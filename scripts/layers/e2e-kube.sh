@@ -18,4 +18,24 @@ ENVOY=$(echo "$py"/lib/python3*/site-packages/envoy/_bin/envoy)
 INFERENCE_EXTENSION=$(go list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api-inference-extension)
 export ENVOY INFERENCE_EXTENSION
 python3 e2e/kube/run.py
-echo "LAYER: Kubernetes 1.37.2, kwok 0.8.0, InferencePool v1 of 1.6.0, Envoy 1.40.0"
+deploy/render.sh --check
+
+# Scaling: the hands and the doors for autoscalers by Go tests, against one cluster
+# first without KEDA and then with it; then whole pools, with what clients see.
+keda=$PENSTOCK_CACHE/kube/keda-v2.21.0
+export KUBE_VERSION=${KUBE_VERSION:-v1.37.2}
+dir=$(mktemp -d)
+trap 'e2e/kube/cluster.sh down "$dir"; rm -rf "$dir"' EXIT
+e2e/kube/cluster.sh up "$dir" kcm kwok
+export PENSTOCK_E2E_KUBECONFIG=$dir/admin.kubeconfig
+go test -count=1 -run TestCluster ./internal/kube ./internal/cli
+with="without KEDA (e2e/kube/build-keda.sh builds it)"
+if [ -x "$keda/keda-operator" ] && [ -x "$keda/keda-adapter" ]; then
+  with="KEDA 2.21.0"
+  e2e/kube/cluster.sh start "$dir" keda-operator
+  e2e/kube/cluster.sh start "$dir" keda-adapter
+  PENSTOCK_E2E_KEDA=1 go test -count=1 -run 'TestClusterKEDA|TestClusterOtherAdapter' ./internal/cli
+fi
+e2e/kube/cluster.sh down "$dir"
+python3 e2e/kube/scaling.py
+echo "LAYER: Kubernetes 1.37.2, kwok 0.8.0, InferencePool v1 of 1.6.0, Envoy 1.40.0, $with"
