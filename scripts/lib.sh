@@ -72,10 +72,11 @@ stop_all() {
   wait 2>/dev/null || true
 }
 
-# build_kube builds the control plane into the cache where it is not there: an hour on
+# build_kube builds the control plane and KEDA into the cache where they are not there: an hour on
 # two cores the first time, a minute where Go has its packages still.
 build_kube() {
   local start=$SECONDS
   nice -n 10 e2e/kube/build.sh >&2
-  echo "the control plane is there after $((SECONDS - start)) s" >&2
+  nice -n 10 e2e/kube/build-keda.sh >&2
+  echo "the control plane and KEDA are there after $((SECONDS - start)) s" >&2
 }
