@@ -130,7 +130,9 @@ func (x *Index) SetCapacity(slot int32, capacityBlocks int) {
 		l.capacity = maxShare * kv
 	}
 	l.kv = kv
-	x.evict(x.slotLane[slot])
+	for l.used > int64(x.limit(l)) && l.oldest != 0 { // rare: all of it at once
+		x.evict(x.slotLane[slot])
+	}
 }
 
 // Remove forgets a replica. It takes constant time: Match stops seeing it at once,
@@ -371,12 +373,22 @@ func (x *Index) touch(deepest uint32) {
 	}
 }
 
-// evict lets blocks leave until the lane is within its limit or all is pinned.
+// evictMost is how many blocks leave in one call where more are due: those of a long
+// prompt leave in two or three calls, none of which takes longer than the look-up of
+// the prompt itself. Half of what is due leaves at least, so the rest stays below the
+// length of the longest prompt.
+const evictMost = 512
+
+// evict lets blocks leave until the lane is within its limit, all is pinned, or enough
+// left for one call.
 func (x *Index) evict(id uint16) {
 	l := &x.lanes[id]
-	limit := x.limit(l)
-	for float64(l.used) > limit && l.oldest != 0 {
-		x.giveUp(l.oldest, int64(math.Ceil(float64(l.used)-limit)))
+	due := int64(math.Ceil(float64(l.used) - x.limit(l)))
+	left := max(evictMost, due/2)
+	for due > 0 && left > 0 && l.oldest != 0 {
+		before := l.used
+		x.giveUp(l.oldest, min(due, left))
+		due, left = due-(before-l.used), left-(before-l.used)
 	}
 }
 
