@@ -67,6 +67,8 @@ type Object struct {
 	Start, End       int // first and last line of the document that holds it
 	Alone            bool
 	APIVersion, Kind string
+	APIAt            Field[string] // APIVersion with its place
+	Keys             []Key         // of scalers: those at places where the API fixes them
 	Namespace, Name  string
 	Annotations      Pairs
 	Labels           Pairs

@@ -182,7 +182,7 @@ func (r *reader) sequence(in *Input, n node) {
 func (r *reader) head(n node, alone bool) diagnose.Object {
 	o := diagnose.Object{
 		File: n.d.file, Line: n.line(), Start: n.d.start, End: n.d.end, Alone: alone,
-		APIVersion: n.str("apiVersion"), Kind: n.str("kind"),
+		APIVersion: n.str("apiVersion"), APIAt: n.strField("apiVersion"), Kind: n.str("kind"),
 		Namespace: n.str("metadata", "namespace"), Name: n.str("metadata", "name"),
 		Annotations: n.get("metadata", "annotations").pairs(), Labels: n.get("metadata", "labels").pairs(),
 	}

@@ -16,8 +16,25 @@ func readTarget(n node) diagnose.TargetRef {
 	return t
 }
 
+// keysAt lists the keys of mappings under spec, by their paths.
+func keysAt(spec node, paths ...string) []diagnose.Key {
+	var out []diagnose.Key
+	for _, p := range paths {
+		out = appendKeys(out, p, spec.get(strings.Split(p, ".")[1:]...))
+	}
+	return out
+}
+
+func appendKeys(out []diagnose.Key, path string, n node) []diagnose.Key {
+	n.each(func(k, _ node) {
+		out = append(out, diagnose.Key{Path: path, Name: k.scalar()})
+	})
+	return out
+}
+
 func readHPA(o diagnose.Object, n node) diagnose.HPA {
 	spec := n.get("spec")
+	o.Keys = keysAt(spec, "spec", "spec.behavior", "spec.behavior.scaleUp", "spec.behavior.scaleDown")
 	h := diagnose.HPA{
 		Object: o, Target: readTarget(spec.get("scaleTargetRef")),
 		Min: spec.intField("minReplicas"), Max: spec.intField("maxReplicas"),
@@ -152,6 +169,11 @@ func readScaling(n node) diagnose.ScalingRules {
 
 func readScaledObject(o diagnose.Object, n node) diagnose.ScaledObject {
 	spec := n.get("spec")
+	const hpa = "spec.advanced.horizontalPodAutoscalerConfig"
+	o.Keys = keysAt(spec, "spec", "spec.advanced", hpa, hpa+".behavior", "spec.fallback")
+	for _, t := range spec.get("triggers").items() {
+		o.Keys = appendKeys(o.Keys, "spec.triggers[]", t)
+	}
 	s := diagnose.ScaledObject{
 		Object: o, Target: readTarget(spec.get("scaleTargetRef")),
 		Min: spec.intField("minReplicaCount"), Max: spec.intField("maxReplicaCount"), Idle: spec.intField("idleReplicaCount"),
