@@ -105,6 +105,7 @@ func (d *Dispatch) ask(i int32, dec *route.Decision, peek bool) int {
 	open := d.filter(e)
 	d.question(e)
 	d.index.MatchPinned(e.req.Blocks, d.hits, d.pinned)
+	d.recall(e)
 	if p, ok := d.policy.(route.Peeker); ok && peek {
 		p.Peek(&d.in, dec)
 	} else {

@@ -39,6 +39,7 @@ type entry struct {
 	over        bool // booked at its slot as one of the tenant over its share
 	trial       bool // the one request that tries an ejected endpoint
 	waited      bool // its caller was told that it is held
+	prior       bool // a session hint stood in for the index
 	prompt      float64
 	blockTokens float64
 	tried       []uint64 // keys of endpoints where an attempt failed

@@ -262,6 +262,7 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 		d.sawEnd(e.slot, e, n)
 	}
 	l.text(e.req.Model, e.req.PromptBytes, o.PromptTokens)
+	d.remember(e, o.PromptTokens, o.CachedTokens)
 	if o.CachedTokens < 0 || o.PromptTokens <= 0 || e.life != a.life {
 		return // not told, or the cache of then is gone
 	}
@@ -269,6 +270,8 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 	expected := float64(e.cached) * float64(o.PromptTokens) / e.prompt // in the engine's tokens
 	a.predicted += int64(expected)
 	a.observed += int64(o.CachedTokens)
-	d.index.Feedback(e.slot, int(expected), o.CachedTokens)
+	if !e.prior { // the index did not predict that
+		d.index.Feedback(e.slot, int(expected), o.CachedTokens)
+	}
 	d.refresh(e.slot)
 }

@@ -56,6 +56,7 @@ type Dispatch struct {
 	shadowDec route.Decision
 	shadowed  ShadowStats
 	notes     []Note // for other routers, not yet taken
+	sessions  sessions
 	blind     blindness
 	rank      int // of this router among those that share the traffic
 	routers   int
