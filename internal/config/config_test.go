@@ -97,7 +97,11 @@ func TestFullFile(t *testing.T) {
 	if !c.IsSet("pools[0].slo.itl") || c.IsSet("pools[1].slo.itl") {
 		t.Error("IsSet does not tell what the file names")
 	}
-	if got := c.Inert(); len(got) == 0 || !strings.Contains(got[len(got)-1], "is not part of this build") {
+	if got := c.Inert(); len(got) != 0 {
+		t.Errorf("Inert = %q", got)
+	}
+	c.Tenants[0].Logging = "full"
+	if got := c.Inert(); len(got) != 1 || !strings.Contains(got[0], "logging.rules") {
 		t.Errorf("Inert = %q", got)
 	}
 }

@@ -20,8 +20,14 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	json := hasMediaType(kind, "application/json")
 	plain := a.Header("Content-Encoding") == ""
 	c.follow = plain && a.Status < 300 && (c.events || json)
+	if c.translation.on && !c.events {
+		c.passTranslated(a, endpoint, from)
+		return
+	}
 	alias := ""
-	if c.follow && c.target.Rename {
+	if c.translation.on {
+		c.translation.stream.Reset(c.target.Name, c.id)
+	} else if c.follow && c.target.Rename {
 		alias = c.target.Name
 	}
 	h := c.w.Header()
@@ -32,7 +38,7 @@ func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 		if c.quota.strip {
 			c.quota.stripper.Reset()
 		}
-		if alias != "" || c.quota.strip {
+		if alias != "" || c.quota.strip || c.translation.on {
 			delete(h, "Content-Length") // it may become longer or shorter
 		}
 	} else {
@@ -100,6 +106,9 @@ func (c *call) Payload(p []byte) []byte {
 	if c.quota.strip {
 		p = c.quota.stripper.Feed(p)
 	}
+	if c.translation.on {
+		p = c.translation.stream.Feed(p)
+	}
 	c.entry.Answer(p)
 	return p
 }
@@ -140,6 +149,9 @@ func (c *call) End(e relay.Ending) []byte {
 	if c.quota.strip {
 		last = append(last, c.quota.stripper.Rest()...)
 	}
+	if c.translation.on {
+		last = append(last, c.translation.stream.Rest()...)
+	}
 	if c.answer.Complete() {
 		return last
 	}
@@ -150,7 +162,9 @@ func (c *call) End(e relay.Ending) []byte {
 		fault.Message = "the replica's stream stalled; what came so far is incomplete"
 	}
 	c.fault, c.source = fault.Code, "gateway"
-	last = append(last, c.answer.Gap()...)
+	if !c.translation.on { // whose events are whole
+		last = append(last, c.answer.Gap()...)
+	}
 	return fault.AppendEvent(last, c.route.family, c.id, c.answer.ResponseID())
 }
 

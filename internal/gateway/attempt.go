@@ -40,7 +40,7 @@ func (c *call) run() {
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
 			c.noteStale(a.Stale)
-			if a.Status == http.StatusBadRequest && (c.quota.strip || len(c.target.pool.Fallback) > 0) {
+			if c.mustRead(a.Status) && (c.moved || !mayMove(a.Status)) {
 				if !c.otherwise(a, id, from) {
 					return
 				}
@@ -95,8 +95,14 @@ func (c *call) otherwise(a *relay.Answer, id string, from time.Time) bool {
 		c.outcome.Kind = fleet.OutcomeBroken
 		c.refuse(&wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica's error answer broke off"})
 		return false
-	case c.outgrew(answer):
+	case c.outgrew(answer), c.inOtherWords(answer):
 		return true
+	case c.translation.bad != nil:
+		c.refuse(wire.FromBadRequest(c.translation.bad))
+		return false
+	case c.translation.on && c.route.surface == fleet.SurfaceCountTokens && lacksPath(answer):
+		c.estimated()
+		return false
 	case !c.refusesUsage(answer):
 		c.passKept(answer)
 		return false
@@ -266,6 +272,9 @@ func (c *call) noteStale(stale bool) {
 
 // passKept answers with an engine's error that was kept back, unchanged.
 func (c *call) passKept(k *held) {
+	if c.translation.on {
+		c.translatedError(k)
+	}
 	h := c.w.Header()
 	for name, v := range k.header {
 		h[name] = v

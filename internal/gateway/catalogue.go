@@ -35,6 +35,8 @@ type Pool struct {
 	// FallbackWait is the longest predicted wait for a first token that is not worth a
 	// fallback; 0: only a pool that takes nothing is left.
 	FallbackWait time.Duration
+	// Messages says how its engines speak the Messages API, see Messages*.
+	Messages string
 	// Spare says that names which another pool has, too, lead to that one: this one is
 	// reached as a fallback or as a version of a rollout.
 	Spare bool
@@ -63,7 +65,9 @@ type poolEntry struct {
 	listed atomic.Pointer[listing]
 	// noUsage says that its engines do not know how to be asked for usage.
 	noUsage atomic.Bool
-	mu      sync.Mutex // one builder of a listing at a time
+	// noMessages says that its engines do not know the Messages API.
+	noMessages atomic.Bool
+	mu         sync.Mutex // one builder of a listing at a time
 }
 
 // listing is what the replicas of one snapshot list.

@@ -46,6 +46,7 @@ type connections struct {
 // doorway is one connection.
 type doorway struct {
 	addr   string
+	spoke  bool    // a byte of a request was read
 	holder *holder // of the key that it last spoke for; nil: none
 }
 
@@ -91,6 +92,12 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 			c.refused.Add(1)
 			nc.Close()
 		}
+	case http.StateActive:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if d := c.open[nc]; d != nil {
+			d.spoke = true
+		}
 	case http.StateClosed, http.StateHijacked:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -108,6 +115,22 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 			c.forget(h)
 		}
 	}
+}
+
+// fresh returns how many connections have not sent a request yet.
+func (c *connections) fresh() int {
+	if c == nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for _, d := range c.open {
+		if !d.spoke {
+			n++
+		}
+	}
+	return n
 }
 
 func (c *connections) tooMany(nc net.Conn) bool {

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/entry"
@@ -34,7 +36,12 @@ const (
 // from it for a stream.
 type Server struct {
 	*http.Server
-	back *relay.Back
+	back   *relay.Back
+	conns  *connections // nil: not counted
+	ending atomic.Bool
+
+	mu    sync.Mutex
+	doors []net.Listener // that Serve and ServeTLS accept from
 }
 
 // backKey finds the relay.Back of a connection in the context of its requests.
@@ -52,13 +59,13 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *Serv
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	s := &Server{back: relay.NewBack(backAddr{})}
-	var conns *connections
 	if gh, ok := h.(*Handler); ok {
-		conns = &gh.conns
-		conns.away.Store(s.back)
+		s.conns = &gh.conns
+		s.conns.away.Store(s.back)
 	}
+	conns := s.conns
 	s.Server = &http.Server{
-		Handler:           h,
+		Handler:           s.lastAnswer(h),
 		TLSConfig:         tlsConfig,
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
@@ -87,14 +94,61 @@ func (backAddr) Network() string { return "back" }
 // String implements net.Addr.
 func (backAddr) String() string { return "connections after a stream" }
 
+// lastAnswer tells clients of a server that ends that this was the last answer over
+// their connection, so that their next request opens one to whoever comes after.
+func (s *Server) lastAnswer(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.ending.Load() && r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
 // Serve serves the connections of l and those that come back from streams.
 func (s *Server) Serve(l net.Listener) error {
 	go s.Server.Serve(s.back)
-	return s.Server.Serve(l)
+	s.hold(l)
+	return s.ended(s.Server.Serve(l))
 }
 
-// Shutdown takes no more connections and waits for requests and streams.
+// ServeTLS serves TLS connections of l; see http.Server.ServeTLS.
+func (s *Server) ServeTLS(l net.Listener, cert, key string) error {
+	s.hold(l)
+	return s.ended(s.Server.ServeTLS(l, cert, key))
+}
+
+func (s *Server) hold(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doors = append(s.doors, l)
+}
+
+func (s *Server) ended(err error) error {
+	if s.ending.Load() {
+		return http.ErrServerClosed
+	}
+	return err
+}
+
+// settleTime is how long a connection that was just accepted may take to say what it
+// wants before a server that ends gives it up.
+const settleTime = 2 * time.Second
+
+// Shutdown takes no more connections and waits for requests and streams. Requests of
+// connections that were accepted before are answered: http.Server.Shutdown by itself
+// drops a request that it has read when it was told to end in that moment.
 func (s *Server) Shutdown(ctx context.Context) error {
+	s.ending.Store(true)
+	s.mu.Lock()
+	for _, l := range s.doors {
+		l.Close() // again by Shutdown, which does no harm
+	}
+	s.mu.Unlock()
+	for end := time.Now().Add(settleTime); s.conns.fresh() > 0 && ctx.Err() == nil && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond) // between the last byte of a head and the handler
 	s.back.Close()
 	err := s.Server.Shutdown(ctx)
 	if serr := s.back.Wait(ctx); err == nil {

@@ -112,7 +112,7 @@ type shadow struct {
 // allows it, and the tenant's policy lets its data go there.
 func (c *call) shadowed() {
 	l := c.rollout
-	if l == nil || c.arm != rollout.Baseline || l.o.Shadow.TokensPerHour <= 0 {
+	if l == nil || c.arm != rollout.Baseline || c.translation.on || l.o.Shadow.TokensPerHour <= 0 {
 		return
 	}
 	if float64(xxh3.HashString(c.id)>>11)/(1<<53) >= l.o.Shadow.Share {
