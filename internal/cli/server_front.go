@@ -47,7 +47,7 @@ func newFront(s *server, key uint64) (*front, error) {
 		Limits: bodyLimits(&s.cfg.Limits), Conns: connLimits(&s.cfg.Limits),
 	})
 	f.h.SetTenants(tenantPolicies(s.cfg))
-	f.h.Door().Tokens = newTokenizers(s)
+	f.h.Door().Tokens, f.h.Door().SessionHeaders = newTokenizers(s), sessionHeaders(s.pools)
 	return f, nil
 }
 
@@ -72,14 +72,6 @@ func nameSet(names []string) map[string]bool {
 	return m
 }
 
-// messagesOf is how the engines of a pool speak the Messages API.
-func messagesOf(s string) string {
-	if s == "auto" {
-		return gateway.MessagesAuto
-	}
-	return s
-}
-
 // relayEnv names the environment variable that overrules relay.streams: for trying
 // the other path without a change of the configuration.
 const relayEnv = "PENSTOCK_RELAY"
@@ -95,7 +87,7 @@ func catalogue(live []*livePool, cfg []config.Pool, whole *config.Config) (*gate
 	var pools []gateway.Pool
 	for i, p := range live {
 		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth,
-			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name), Messages: messagesOf(p.cfg.Engine.Messages)}
+			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name)}
 		for _, m := range cfg[i].Models {
 			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters, Tenants: m.Tenants})
 		}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,4 +192,17 @@ func (t *tokenizers) fail(lp *livePool, took time.Duration, err error) {
 		t.s.log.Warn("token ids cannot be had: prompts go by their text, KV events of single blocks mean nothing",
 			"pool", lp.cfg.Name, "error", err, "cost", took.String(), "again_in", tokenRest.String())
 	}
+}
+
+// sessionHeaders are the headers that name a session in any pool, in lower case.
+func sessionHeaders(pools []*livePool) []string {
+	var out []string
+	for _, p := range pools {
+		for _, h := range p.cfg.Route.SessionHeaders {
+			if h = strings.ToLower(h); !slices.Contains(out, h) {
+				out = append(out, h)
+			}
+		}
+	}
+	return out
 }

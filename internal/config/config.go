@@ -160,6 +160,8 @@ type SLO struct {
 type Route struct {
 	Policy string
 	Shadow string // a second policy that decides without effect; "" none
+	// SessionHeaders name a session.
+	SessionHeaders []string
 	// HoldFor is how long a request may wait while no replica takes it; 0: it is
 	// refused at once.
 	HoldFor   time.Duration

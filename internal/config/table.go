@@ -246,6 +246,8 @@ var routeObject = &object{name: "route", fields: []field{
 		among(func(o Options) []string { return o.Policies }), live()),
 	text("shadow", "A second policy that decides without effect; status tells how often it agrees and what it is predicted to gain.",
 		func(r *Route) *string { return &r.Shadow }, among(shadows), live()),
+	texts("sessionHeaders", "Headers that name a session where the body has no prompt_cache_key: a guess where the prompt was cached, no more.",
+		func(r *Route) *[]string { return &r.SessionHeaders }, example("x-session-id")),
 	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once, or, in a pool that wakes, waits longer than a start-up takes.",
 		func(r *Route) *time.Duration { return &r.HoldFor }, def("0s")),
 	integer("holdMax", "Most requests that wait while no replica is ready, in a pool that is scaled.", func(r *Route) *int { return &r.HoldMax },

@@ -34,6 +34,8 @@ type Door struct {
 	// Limits bound what a body may ask for; the zero value: the defaults.
 	Limits wire.Limits
 	Clock  func() fleet.Time
+	// SessionHeaders name a session where the body does not, in lower case.
+	SessionHeaders []string
 	// Tokens tells token ids; nil: prompts go by their text.
 	Tokens Tokenizer
 

@@ -5,6 +5,8 @@ package entry
 import (
 	"cmp"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/wire"
@@ -30,4 +32,18 @@ func (d *Door) exact(req *fleet.Request, s *wire.Scan, body []byte, p *Place, sa
 		return
 	}
 	req.Blocks, req.BlockTokens, req.PromptTokens = keys, float64(block), max(1, tokens)
+}
+
+// Hint puts the session that a header names on a request whose body names none. It is
+// a hash, and a guess about caches: it decides nothing else.
+func (d *Door) Hint(req *fleet.Request, header func(name string) string) {
+	if req.Session != 0 {
+		return
+	}
+	for _, name := range d.SessionHeaders {
+		if v := header(name); v != "" {
+			req.Session = xxh3.HashStringSeed(v, d.HashKey) | 1
+			return
+		}
+	}
 }

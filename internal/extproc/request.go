@@ -83,6 +83,7 @@ func (ss *session) question() *question {
 
 // label puts on a request what the proxy said of it.
 func (ss *session) label(r *fleet.Request) {
+	ss.srv.o.Door.Hint(r, func(string) string { return ss.hint.value })
 	r.ID, r.Subset, r.SubsetOnly, r.Alternatives = ss.id, ss.subset.addrs, ss.subset.present, ss.srv.o.Fallbacks
 }
 

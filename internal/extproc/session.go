@@ -39,7 +39,8 @@ type session struct {
 	path    string
 	id      string
 	surface fleet.Surface
-	opaque  bool // a body that is no JSON: a pick by headers
+	hint    header // names a session; the zero header: none does
+	opaque  bool   // a body that is no JSON: a pick by headers
 	// objective is the one that the request names, which says how urgent it is.
 	objective string
 	subset    subsetHint
@@ -231,6 +232,9 @@ func (ss *session) requestHeaders(f *frame) error {
 			ss.objective = h.value
 		default:
 			ss.terms.note(h)
+			if slices.Contains(ss.srv.o.Door.SessionHeaders, h.name) {
+				ss.hint = h
+			}
 		}
 	}
 	ss.subset = subsetHint{present: f.subset.present}

@@ -48,9 +48,8 @@ type call struct {
 	arm     rollout.Arm
 	fallen  fallen
 
-	translation translation
-	trace       trace
-	entry       *promptlog.Entry // what is recorded of prompt and answer; nil: nothing
+	trace trace
+	entry *promptlog.Entry // what is recorded of prompt and answer; nil: nothing
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
@@ -185,9 +184,6 @@ func (c *call) prepare() error {
 		return err
 	}
 	c.address()
-	if c.translation.bad != nil {
-		return wire.FromBadRequest(c.translation.bad)
-	}
 	return nil
 }
 
@@ -259,9 +255,6 @@ func (c *call) splice() {
 	o.Body = [3][]byte{c.body}
 	if edits := c.edits(); len(edits) > 0 {
 		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
-	}
-	if c.translation.on, c.translation.bad = false, nil; c.messages() && c.target.pool.translates() {
-		c.translate()
 	}
 }
 
