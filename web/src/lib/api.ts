@@ -26,6 +26,9 @@ export async function ask<T>(path: string, body?: unknown): Promise<Answer<T>> {
   }
 }
 
+/** Policies that can be asked again about a record: their pick follows from what it holds. */
+export const REPLAYABLE = ["penstock", "least-requests", "min-ttft", "gaie-111", "llm-d-322", "lmetric"];
+
 /** The command that shows the same in a terminal, with the address of this server where it is not the default. */
 export function cli(command: string): string {
   const here = location.origin;

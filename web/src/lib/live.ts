@@ -22,6 +22,7 @@ export class Store {
   filter = "";
   filterError = "";
   version = 0;
+  past = false; // the last quarter of an hour is here
   private source: EventSource | null = null;
   private listeners = new Set<() => void>();
   private wantRows = false;
@@ -105,6 +106,7 @@ export class Store {
       this.series.set(p.name, { x, cols: p.columns, slo: p.slo });
     }
     this.marks = r.data.marks;
+    this.past = true;
     this.changed();
   }
 

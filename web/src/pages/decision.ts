@@ -2,7 +2,7 @@
 // One decision: every candidate with its cost by term, what was left out and why,
 // what came of it, and what would have changed it.
 import { html, useEffect, useState } from "../lib/html.ts";
-import { ask, cli } from "../lib/api.ts";
+import { REPLAYABLE, ask, cli } from "../lib/api.ts";
 import { clock, count, known, ms, pct, words } from "../lib/format.ts";
 import { Copy, Empty, Page, Panel, Track } from "../lib/ui.ts";
 import type { Candidate, Decision } from "../lib/types.ts";
@@ -12,7 +12,6 @@ const WHAT: Record<string, string> = {
   pending: "prefill that is queued there", ahead: "requests that go first", memory_wait: "wait for KV memory", prefill: "its own uncached prompt", steps: "decode steps in between",
   behind: "delay of requests behind it", to_come: "delay of requests that are expected", streams: "delay of running streams", evicted: "cache of others that it pushes out", decode: "its own answer", memory_price: "memory that it pins", adapter: "loading the adapter",
 };
-const REPLAY = ["penstock", "least-requests", "min-ttft", "gaie", "llm-d", "lmetric"];
 
 const signal = (c: Candidate, name: string) => c.signals?.find((s) => s.name === name);
 const value = (c: Candidate, name: string) => signal(c, name)?.value ?? null;
@@ -89,7 +88,7 @@ function Again({ d }: { d: Decision }) {
   return html`<${Panel} title="What would have changed it">
     <div class="stack">
       ${d.would_change_if.length ? html`<ul class="plain">${d.would_change_if.map((w, i) => html`<li><span class="dim">${i ? "or" : "if"}</span><code>${w}</code></li>`)}</ul>` : html`<p class="dim">No change of a single signal would have.</p>`}
-      <div class="legend"><label>Ask again under <select class="field" value=${policy} onChange=${(e: Event) => setPolicy((e.target as HTMLSelectElement).value)}><option value="">another policy</option>${REPLAY.map((p) => html`<option key=${p} value=${p}>${p}</option>`)}</select></label></div>
+      <div class="legend"><label>Ask again under <select class="field" value=${policy} onChange=${(e: Event) => setPolicy((e.target as HTMLSelectElement).value)}><option value="">another policy</option>${REPLAYABLE.map((p) => html`<option key=${p} value=${p}>${p}</option>`)}</select></label></div>
       ${answer.error && html`<p role="alert" class="dim">${answer.error}</p>`}
       ${r && html`<p>${r.picks === r.recorded ? html`<b>${r.policy}</b> picks the same replica, <b>${r.recorded}</b>.` : r.picks ? html`<b>${r.policy}</b> picks <b>${r.picks}</b> instead of ${r.recorded}${r.share < 1 ? ` in ${pct(r.share)} of the draws` : ""}: ${r.extra_ms >= 0 ? "predicted to be " + ms(r.extra_ms) + " dearer" : "predicted to be " + ms(-r.extra_ms) + " cheaper"}.` : html`<b>${r.policy}</b> picks none.`}${r.estimated ? html` <span class="dim">Estimated: ${r.estimated}.</span>` : ""}</p>`}
     </div><//>`;

@@ -73,7 +73,7 @@ export function Incident() {
     return () => { on = false; clearTimeout(timer); };
   }, []);
   const pool = pickPool(s, query);
-  if (!pool || !series) return html`<${Page} title="Incident"><p class="dim">Asking the server.</p><//>`;
+  if (!pool || !series || !s.past) return html`<${Page} title="Incident"><p class="dim">Asking the server.</p><//>`;
   const data = s.series.get(pool.name);
   const end = data?.x[data.x.length - 1] ?? series.end;
   const last = Number(query.get("last") ?? 15);

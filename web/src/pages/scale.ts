@@ -9,7 +9,7 @@ import type { Num, Recommendation } from "../lib/types.ts";
 
 const wanted = (r: Recommendation): Num => r.desired ?? r.final ?? null;
 const plain = (v: Num | undefined): string => (known(v) ? (Math.abs(v) >= 100 || Number.isInteger(v) ? count(v) : v.toFixed(2)) : "–");
-const withUnit = (v: Num | undefined, unit?: string): string => (!known(v) ? "–" : unit === "ms" ? ms(v) : unit === "s" ? secs(v) : unit === "ratio" ? pct(v) : plain(v) + (unit ? " " + unit : ""));
+const withUnit = (v: Num | undefined, unit?: string): string => (!known(v) ? "–" : unit === "ms" ? ms(v) : unit === "s" ? ms(1000 * v) : unit === "ratio" || unit === "share" ? pct(v) : plain(v) + (unit ? " " + unit : ""));
 
 function Waterfall({ r }: { r: Recommendation }) {
   const steps = r.constraints ?? [];
@@ -40,16 +40,21 @@ function Rules({ r }: { r: Recommendation }) {
   const cell = (x: Num | undefined) => (known(x) ? (x < 1 ? pct(x, 2) : plain(x)) : "–");
   if (!r.rule && !r.next_cheaper) return null;
   return html`<${Panel} title="The rule in charge" sub="the cheapest one whose remembered misses meet the budget"><dl class="deflist">
-    ${r.rule && html`<dt>in charge</dt><dd>${r.rule.name ?? ""}: ${plain(r.rule.cost)} replicas in the mean, ${cell(r.rule.misses)} missed</dd>`}
-    ${r.next_cheaper && html`<dt>next cheaper</dt><dd>${r.next_cheaper.name ?? ""}: ${plain(r.next_cheaper.cost)} replicas, ${cell(r.next_cheaper.misses)} missed${r.next_cheaper.why_not ? html`<br /><span class="dim">${r.next_cheaper.why_not}</span>` : ""}</dd>`}
+    ${r.rule && html`<dt>in charge</dt><dd>${r.rule.name ?? ""}: ${r.rule.cost ? plain(r.rule.cost) : "not yet known"} replicas in the mean, ${cell(r.rule.misses)} missed</dd>`}
+    ${r.next_cheaper && html`<dt>next cheaper</dt><dd>${r.next_cheaper.name ?? ""}: ${r.next_cheaper.cost ? plain(r.next_cheaper.cost) : "not yet known"} replicas, ${cell(r.next_cheaper.misses)} missed${r.next_cheaper.why_not ? html`<br /><span class="dim">${r.next_cheaper.why_not}</span>` : ""}</dd>`}
   </dl><//>`;
+}
+
+function Learned({ r }: { r: Recommendation }) {
+  return html`<${Panel} title="What it knows"><dl class="deflist"><dt>offered work</dt><dd>${plain(r.offered)}${r.unit ? html` <span class="dim">${r.unit}</span>` : ""}; one replica carries ${plain(r.per_replica)}</dd>
+    <dt>attainment</dt><dd>${pct(r.attained, 1)} since the start, aimed at ${pct(r.attainment, 1)}</dd><dt>start of a replica</dt><dd>${secs(r.start_p50_s)} in the middle, ${secs(r.start_p90_s)} at p90</dd><dt>traffic seen for</dt><dd>${secs(r.known_for_s)}; ${count(r.reversals_1h)} reversals in the last hour</dd></dl><//>`;
 }
 
 function Pending({ r, now }: { r: Recommendation; now: string }) {
   const list = r.pending ?? [];
   return html`<${Panel} title="On the way" sub=${list.length ? "counted already" : ""}>
     ${list.length === 0 ? html`<p class="dim">Nothing is pending.</p>` : html`<div class="scroll" tabindex="0" role="group" aria-label="pending replicas"><table><thead><tr><th scope="col">Replica</th><th scope="col">Phase</th><th scope="col" class="num">Since</th><th scope="col" class="num">Ready in</th></tr></thead><tbody>
-      ${list.map((p) => { const at = p.ready_at ?? p.expected; return html`<tr key=${p.id}><th scope="row" class="id">${p.id}</th><td>${p.phase}${p.cause ? html` <span class="dim">${p.cause}</span>` : ""}</td><td class="num">${p.since ? secs((Date.parse(now) - Date.parse(p.since)) / 1000) : "–"}</td><td class="num">${p.overdue ? html`<b style=${{ color: "var(--red)" }}>overdue</b>` : at ? secs(Math.max(0, (Date.parse(at) - Date.parse(now)) / 1000)) : "–"}</td></tr>`; })}
+      ${list.map((p) => { const at = p.ready_at ?? p.expected; return html`<tr key=${p.id}><th scope="row" class="id">${p.id}</th><td>${p.phase}${p.reason ? html` <span class="dim">${p.reason}</span>` : ""}</td><td class="num">${p.since ? secs((Date.parse(now) - Date.parse(p.since)) / 1000) : "–"}</td><td class="num">${p.overdue ? html`<b style=${{ color: "var(--red)" }}>overdue</b>` : at ? secs(Math.max(0, (Date.parse(at) - Date.parse(now)) / 1000)) : "–"}</td></tr>`; })}
     </tbody></table></div>`}
     ${r.victims?.length ? html`<p class="dim">Would go first: ${r.victims.slice(0, 5).join(", ")}</p>` : null}
   <//>`;
@@ -86,9 +91,10 @@ function One({ pool }: { pool: string }) {
   const blocked = r.scale_down_blocked;
   return html`<${Page} title=${"Scaling " + pool} lead=${`evaluated ${clock(r.time)}${r.next_evaluation ? ", again " + clock(r.next_evaluation) : ""}; mode ${r.mode ?? "recommend"}${r.hand ? ", hand " + r.hand : ""}`} right=${html`<${Controls} r=${r} reload=${() => again(n + 1)} />`}>
     <section class="panel" aria-label="the answer"><div class="body"><p class="answer">${r.sentence || `${count(r.current)} replicas, wants ${count(wanted(r))}.`}</p>
-      <p class="dim">${count(r.ready)} ready of ${count(r.current)}${r.paused ? "; paused" : ""}${blocked?.why || blocked?.until ? `; scale-down waits${blocked.until ? " until " + clock(blocked.until) : ""}${blocked.why ? ": " + blocked.why : ""}` : ""}${r.applied?.error ? `; the last change failed: ${r.applied.error}` : r.applied?.at ? `; last change ${clock(r.applied.at)}` : ""}</p><${Cli} cmd=${"penstock explain scale " + pool} /></div></section>
+      <p class="dim">${count(r.ready)} ready of ${count(r.current)}${r.paused ? "; paused" : ""}${blocked?.why || blocked?.until ? `; scale-down waits${blocked.until ? " until " + clock(blocked.until) : ""}${blocked.why ? ": " + blocked.why : ""}` : ""}${r.applied?.error ? `; the last change failed: ${r.applied.error}` : r.applied?.at ? `; last change ${clock(r.applied.at)}` : ""}</p>${r.no_opinion ? html`<p class="dim">No opinion: ${r.no_opinion}</p>` : null}${r.owner ? html`<p class="dim">${r.owner} moves this object; the scaler does not act against it.</p>` : null}${r.blocked ? html`<p class="dim">Nothing can be added: ${r.blocked}</p>` : null}
+      ${(r.conditions ?? []).map((c) => html`<p key=${c.code} class="dim"><b>${c.code}</b>: ${c.message}</p>`)}<${Cli} cmd=${"penstock explain scale " + pool} /></div></section>
     <div class="cols"><${Panel} title="From asked to wanted"><${Waterfall} r=${r} /><//><${Panel} title="Signals" sub="what each would ask for by itself"><${Signals} r=${r} /><//></div>
-    <div class="cols"><${Pending} r=${r} now=${now} /><${Rules} r=${r} /></div>
+    <div class="cols"><${Pending} r=${r} now=${now} /><div class="stack"><${Rules} r=${r} /><${Learned} r=${r} /></div></div>
     <${History} pool=${pool} />
   <//>`;
 }

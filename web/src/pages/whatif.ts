@@ -2,7 +2,7 @@
 // How much does a router save that knows prefixes? The rule of thumb, the real
 // simulator, and the traffic that this server saw.
 import { html, useEffect, useRef, useState } from "../lib/html.ts";
-import { ask } from "../lib/api.ts";
+import { REPLAYABLE, ask } from "../lib/api.ts";
 import { count, known, ms, pct } from "../lib/format.ts";
 import { useQuery } from "../lib/router.ts";
 import { Empty, Page, Panel, Track } from "../lib/ui.ts";
@@ -30,7 +30,7 @@ function Yours() {
   const run = async () => {
     setError("");
     const out: Replayed[] = [];
-    for (const p of ["least-requests", "gaie", "llm-d", "min-ttft", "penstock"]) {
+    for (const p of REPLAYABLE) {
       const a = await ask<Replayed>("/api/v1/replay?policy=" + p);
       if ("data" in a) out.push(a.data);
       else setError("error" in a ? a.error : "this server cannot");
@@ -60,7 +60,7 @@ export function WhatIf() {
     asked.current = key;
     setRan((was) => ({ ...was, busy: true, error: undefined }));
     const start = performance.now();
-    const a = await ask<Compare>("/api/v1/whatif", { replicas: k.r, shared: k.s, load, requests: 4000, seed: 1, policies: POLICIES });
+    const a = await ask<Compare>("/api/v1/whatif", { replicas: k.r, shared: k.s, load, requests: 3000, seed: 1, policies: POLICIES });
     if (asked.current !== key) return;
     if ("data" in a) {
       setRan({ c: a.data, took: performance.now() - start });
@@ -86,7 +86,7 @@ export function WhatIf() {
       <div class="stack">
         <div class="knobs"><${Slider} id="k-load" label="Load, of what the fleet carries without a cache" value=${load} min=${0.05} max=${1.5} step=${0.05} show=${pct(load)} set=${(v: number) => set({ load: String(v) })} /></div>
         ${ran.error && html`<p class="lost" role="alert">${ran.error}</p>`}
-        ${ran.c ? html`<${Ran} c=${ran.c} took=${ran.took} />` : html`<p class="dim">Plays 4,000 requests under each of ${POLICIES.length} policies; the simulator runs the same code that routes real requests. It takes less than a second.</p>`}
+        ${ran.c ? html`<${Ran} c=${ran.c} took=${ran.took} />` : html`<p class="dim">Plays 3,000 requests under each of ${POLICIES.length} policies; the simulator runs the same code that routes real requests. It takes less than a second.</p>`}
       </div><//>
     <${Yours} />
     <p class="dim">As one file to pass on, without a server: <code>penstock whatif --html whatif.html</code></p>
