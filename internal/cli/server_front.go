@@ -72,6 +72,14 @@ func nameSet(names []string) map[string]bool {
 	return m
 }
 
+// messagesOf is how the engines of a pool speak the Messages API.
+func messagesOf(s string) string {
+	if s == "auto" {
+		return gateway.MessagesAuto
+	}
+	return s
+}
+
 // relayEnv names the environment variable that overrules relay.streams: for trying
 // the other path without a change of the configuration.
 const relayEnv = "PENSTOCK_RELAY"
@@ -87,7 +95,7 @@ func catalogue(live []*livePool, cfg []config.Pool, whole *config.Config) (*gate
 	var pools []gateway.Pool
 	for i, p := range live {
 		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth,
-			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name)}
+			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name), Messages: messagesOf(p.cfg.Engine.Messages)}
 		for _, m := range cfg[i].Models {
 			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters, Tenants: m.Tenants})
 		}

@@ -48,8 +48,9 @@ type call struct {
 	arm     rollout.Arm
 	fallen  fallen
 
-	trace trace
-	entry *promptlog.Entry // what is recorded of prompt and answer; nil: nothing
+	translation translation
+	trace       trace
+	entry       *promptlog.Entry // what is recorded of prompt and answer; nil: nothing
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
@@ -184,6 +185,9 @@ func (c *call) prepare() error {
 		return err
 	}
 	c.address()
+	if c.translation.bad != nil {
+		return wire.FromBadRequest(c.translation.bad)
+	}
 	return nil
 }
 
@@ -255,6 +259,9 @@ func (c *call) splice() {
 	o.Body = [3][]byte{c.body}
 	if edits := c.edits(); len(edits) > 0 {
 		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
+	}
+	if c.translation.on, c.translation.bad = false, nil; c.messages() && c.target.pool.translates() {
+		c.translate()
 	}
 }
 
