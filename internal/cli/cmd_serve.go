@@ -220,10 +220,40 @@ func serve(ctx context.Context, f *serveFlags, cfg *config.Config, log *slog.Log
 	if f.config != "" {
 		go s.followConfig(ctx, f)
 	}
+	go followHandover(ctx, log, s.holdsProcesses, cancel)
+	go func() {
+		s.untilReady(ctx)
+		tellReady()
+	}()
 	if err := s.Run(ctx); err != nil {
 		return failf("", "%v", err)
 	}
 	return nil
+}
+
+// settleWait is how long a process that takes over may look for its replicas before it
+// says that it serves: where none is ready, the one before it had none either.
+const settleWait = 10 * time.Second
+
+// untilReady waits until a request can be served, for settleWait at most.
+func (s *server) untilReady(ctx context.Context) {
+	for end := time.Now().Add(settleWait); s.Ready() != nil && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// holdsProcesses says why this process cannot hand over, "" where it can.
+func (s *server) holdsProcesses() string {
+	for _, p := range s.Config().Pools {
+		if len(p.Replicas.Process.Command) > 0 {
+			return "pool " + p.Name + " is of processes that end with this one; restart it instead"
+		}
+	}
+	return ""
 }
 
 // followConfig reloads on SIGHUP and when the file changes.

@@ -19,11 +19,16 @@ import (
 	"github.com/penstock-project/penstock/internal/config"
 )
 
-// listen opens a listener. A port in use is reported with who has it, as far as
+// listen opens a listener, or takes the one that this process was given for the
+// address. A port in use is reported with who has it, as far as
 // this machine tells, and with what to do.
 func listen(what, flag, addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
+	l, err := net.Listener(nil), error(nil)
+	if l = inheritedListener(addr); l == nil {
+		l, err = net.Listen("tcp", addr)
+	}
 	if err == nil {
+		keepListener(l)
 		return l, nil
 	}
 	switch {

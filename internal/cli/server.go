@@ -470,6 +470,9 @@ func (s *server) Run(ctx context.Context) error {
 	}
 	if s.gatewayLn != nil {
 		serve("gateway", func() error {
+			if tookOver() {
+				s.untilReady(watch) // what comes waits in the socket, or goes to the old process
+			}
 			if s.tls != nil {
 				return gw.ServeTLS(s.gatewayLn, "", "")
 			}
