@@ -61,8 +61,10 @@ func DefaultTuning() Tuning {
 		ReversalPrice: 60, SwitchGain: .03, Hysteresis: .1,
 
 		PriorSeconds: 9000, PriorPower: 2, PriorMiss: .015, PriorMissPower: .7, PriorMargin: .2, PriorMarginPower: .5,
-		WindowBias:  [len(levelWindows)]float64{.2, 0, -.05},
-		StressShare: .3, PeakSpread: .3,
+		WindowBias: [len(levelWindows)]float64{.2, 0, -.05},
+		// A line sees a rise coming, so that it needs less head-room than a level.
+		ForecastBias: .3,
+		StressShare:  .3, PeakSpread: .3,
 
 		WarmSeconds: 1800, WarmMargin: .25, WarmHold: 900,
 		DownDelay: 60, UpRest: 120,
