@@ -107,7 +107,11 @@ func Apply(file, src string, edits []Edit) string {
 		lines[e.Line-1] = l[:at] + e.Text + l[at+e.Del:]
 		lastLine, lastCol = e.Line, e.Col
 	}
-	return strings.Join(lines, "\n")
+	out := strings.Join(lines, "\n")
+	if len(mine) > 0 && strings.HasSuffix(src, "\n") && !strings.HasSuffix(out, "\n") {
+		out += "\n" // the last lines were replaced as a whole
+	}
+	return out
 }
 
 // Diff returns the difference between two versions of a file as a unified diff

@@ -147,8 +147,8 @@ func cpuFinding(s *Set, g *signal, w *Workload, serves Serves, how string) Findi
 		f.Message += " (whether " + g.target.Name + " serves a model cannot be seen here)"
 	}
 	f.Evidence = append(f.Evidence, Evidence{Name: "serves_a_model", Value: how})
-	f.Remedy = "Scale on what binds: requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(g)
-	f.Edits = replaceSignals(g)
+	f.Remedy = "Scale on what binds: requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(s, g)
+	f.Edits = replaceSignals(s, g)
 	return f
 }
 
@@ -156,8 +156,8 @@ func memoryFinding(s *Set, g *signal, how string) Finding {
 	f := at(g.obj, g.line, "memory-signal")
 	f.Evidence = []Evidence{Ev("memory_target", g.want.V, targetUnit(g)), {Name: "serves_a_model", Value: how}}
 	f.Message = "memory does not follow load: a model server reserves its memory when it starts and never gives it back, so the HPA adds replicas until the reserved share is under the target and never removes one"
-	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(g)
-	f.Edits = replaceSignals(g)
+	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(s, g)
+	f.Edits = replaceSignals(s, g)
 	return f
 }
 
@@ -171,8 +171,8 @@ func gpuFinding(s *Set, g *signal) Finding {
 		f.Evidence = append(f.Evidence, Ev("observed_min", m.Min.V, "").From("observed"), Ev("observed_max", m.Max.V, "").From("observed"))
 	}
 	f.Message = fmt.Sprintf("%s is the share of time in which any kernel runs: it reads near 100 %% from the first request on, so the HPA climbs to its maximum of %d before anybody waits and cannot tell a full replica from one with room", g.name, g.max)
-	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(g)
-	f.Edits = replaceSignals(g)
+	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal.\n" + engineMetrics(s, g)
+	f.Edits = replaceSignals(s, g)
 	return f
 }
 
@@ -183,8 +183,8 @@ func rateFinding(s *Set, g *signal) Finding {
 		f.Evidence = append(f.Evidence, Ev("target", g.want.V, "requests/s"))
 	}
 	f.Message = "requests per second do not measure work: one request can be fifty tokens or fifty thousand, so the same rate can idle the fleet or drown it, and the rate of finished requests even falls under overload"
-	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal, or on tokens per second.\n" + engineMetrics(g)
-	f.Edits = replaceSignals(g)
+	f.Remedy = "Scale on requests waiting per replica, with the KV cache as second signal, or on tokens per second.\n" + engineMetrics(s, g)
+	f.Edits = replaceSignals(s, g)
 	return f
 }
 
