@@ -106,9 +106,11 @@ func (c *Cluster) try(ctx context.Context, u *unstructured.Unstructured, raw []b
 	case err == nil:
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 		t.Unknown = err.Error()
-	case apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
-		return t, err // no answer of an API server
 	default:
+		var answer apierrors.APIStatus
+		if !errors.As(err, &answer) {
+			return t, err // nobody answered
+		}
 		t.Refused = err.Error()
 	}
 	return t, nil
