@@ -95,6 +95,7 @@ type Flow struct {
 	event   dispatch.Event
 
 	watcher atomic.Pointer[Watcher]
+	warm    atomic.Bool  // a replica was ready in the last snapshot
 	readyAt atomic.Int64 // when a replica is expected that can take requests; 0 unknown
 }
 
@@ -313,6 +314,7 @@ func (f *Flow) record(c *route.Capture) {
 // Observe takes a new snapshot in.
 func (f *Flow) Observe(s *fleet.Snapshot) {
 	f.snap.Store(s)
+	f.warm.Store(s.Count(fleet.PhaseReady) > 0)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.closed {

@@ -87,6 +87,9 @@ func (f *Flow) SetHold(h dispatch.Hold) {
 // that is unknown.
 func (f *Flow) SetReadyAt(t fleet.Time) { f.readyAt.Store(int64(t)) }
 
+// Cold reports whether no replica was ready in the last snapshot.
+func (f *Flow) Cold() bool { return !f.warm.Load() }
+
 // Waiting counts what is held, against an objective for the first token.
 func (f *Flow) Waiting(objective time.Duration) dispatch.Waiting {
 	f.mu.Lock()

@@ -17,6 +17,15 @@ import (
 func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
 	kind := a.Header("Content-Type")
 	c.events = a.Status == http.StatusOK && hasMediaType(kind, "text/event-stream")
+	if c.early && !c.events {
+		if k := c.keep(a, endpoint); k != nil {
+			c.passKept(k)
+			return
+		}
+		c.outcome.Kind = fleet.OutcomeBroken
+		c.refuse(&wire.Error{Status: http.StatusBadGateway, Code: wire.CodeBroken, Message: "the replica's answer broke off"})
+		return
+	}
 	json := hasMediaType(kind, "application/json")
 	plain := a.Header("Content-Encoding") == ""
 	c.follow = plain && a.Status < 300 && (c.events || json)

@@ -275,6 +275,10 @@ func (c *call) passKept(k *held) {
 	if c.translation.on {
 		c.translatedError(k)
 	}
+	if c.early {
+		c.keptLate(k)
+		return
+	}
 	h := c.w.Header()
 	for name, v := range k.header {
 		h[name] = v
@@ -315,6 +319,9 @@ func (c *call) head(status int, endpoint string) {
 	c.status, c.outcome.Status = status, status
 	if status >= 400 {
 		c.source = "engine"
+	}
+	if c.early {
+		return
 	}
 	c.w.WriteHeader(status)
 }

@@ -58,6 +58,7 @@ type call struct {
 
 	moved  bool // it was sent elsewhere, though it may have been executed
 	began  bool // the status line is on its way to the client
+	early  bool // it went before a replica was found, with comments
 	phase  phase
 	status int // that the client got; 0 none yet
 	fault  string
@@ -317,6 +318,10 @@ func (c *call) refuse(e *wire.Error) {
 	c.status, c.fault, c.source = e.Status, e.Code, "gateway"
 	c.outcome.Status = e.Status
 	c.began = true
+	if c.early {
+		c.refuseLate(e)
+		return
+	}
 	challenge(c.w, e)
 	http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(refuseTime))
 	c.tellLimits()

@@ -37,6 +37,9 @@ type Pool struct {
 	FallbackWait time.Duration
 	// Messages says how its engines speak the Messages API, see Messages*.
 	Messages string
+	// Heartbeat is how often an event stream whose request waits for a replica gets a
+	// comment, from the first interval on; 0: never.
+	Heartbeat time.Duration
 	// Spare says that names which another pool has, too, lead to that one: this one is
 	// reached as a fallback or as a version of a rollout.
 	Spare bool

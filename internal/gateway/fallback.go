@@ -74,12 +74,20 @@ func (c *call) acquire(ctx context.Context) (*flow.Grant, error) {
 
 // acquireIn asks the pool of the target.
 func (c *call) acquireIn(ctx context.Context) (*flow.Grant, error) {
-	g, err := c.h.door.Acquire(ctx, c.target.pool.Flow, &c.req)
+	ask := c.askPool
+	if c.beats() {
+		ask = c.waitFor
+	}
+	g, err := ask(ctx)
 	var full *entry.QueueFull
 	if errors.As(err, &full) {
 		c.h.metrics.overLimit("queue").Inc()
 	}
 	return g, err
+}
+
+func (c *call) askPool(ctx context.Context) (*flow.Grant, error) {
+	return c.h.door.Acquire(ctx, c.target.pool.Flow, &c.req)
 }
 
 // elsewhere moves the request to the first fallback that takes it; nil, with the
