@@ -36,13 +36,15 @@ var (
 // Clairvoyant is the cheapest of 24 plans that reach 99 %: it knows every arrival,
 // starts replicas exactly one start-up ahead, and keeps one through a gap that is
 // shorter than a start-up. Where no plan reaches 99 % it is the best of them.
-func Clairvoyant(sc *Scenario) Result {
+func Clairvoyant(sc *Scenario) Result { return clairvoyant(sc, clairvoyantWindows[:]) }
+
+func clairvoyant(sc *Scenario, windows []float64) Result {
 	exact := *sc
 	exact.Start.Sigma = 0
 	exact.Faults = Faults{}
 	var best Result
 	var fallback Result
-	for _, w := range clairvoyantWindows {
+	for _, w := range windows {
 		lo, hi := 0, len(clairvoyantFactors)
 		for lo < hi {
 			mid := (lo + hi) / 2

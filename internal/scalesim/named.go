@@ -43,21 +43,26 @@ type NamedReport struct {
 // Play plays the situation and judges it. given replaces the drawn traffic where
 // the situation is about a kind of trace; nil: draw it.
 func (n *Named) Play(seed uint64, given *Scenario) NamedReport {
+	return n.play(seed, given, clairvoyantWindows[:])
+}
+
+// play is Play with a clairvoyant that reads the future in some of its windows.
+func (n *Named) play(seed uint64, given *Scenario, windows []float64) NamedReport {
 	r := NamedReport{Schema: "penstock/scale-scenario/v1", Name: n.Name, Title: n.Title, Question: n.Question, Seed: seed}
 	for _, p := range n.parts(seed, given) {
-		r.Parts = append(r.Parts, playPart(p, n.bounds))
+		r.Parts = append(r.Parts, playPart(p, n.bounds, windows))
 	}
 	r.Goals = n.judge(r.Parts)
 	return r
 }
 
-func playPart(p part, bounds bool) Played {
+func playPart(p part, bounds bool, windows []float64) Played {
 	sc := p.sc
 	out := Played{
 		Name: sc.Name, Class: sc.Class, Seed: sc.Seed, Model: sc.Model.Name, Shape: sc.Shape.Name, StartS: sc.Start.Median,
 		Mean: sc.Mean, Hours: (sc.Duration - sc.ScoreFrom) / 3600, Requests: sc.scored, Faults: sc.Faults.any(), Hits: sc.hits,
 	}
-	best := Clairvoyant(sc)
+	best := clairvoyant(sc, windows)
 	out.Results = append(out.Results, best)
 	if bounds {
 		hindsight, previous := BestStatic(sc)

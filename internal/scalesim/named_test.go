@@ -21,7 +21,7 @@ func TestNamedScenarios(t *testing.T) {
 			continue
 		}
 		t.Run(n.Name, func(t *testing.T) {
-			r := n.Play(3, nil)
+			r := n.play(3, nil, []float64{60})
 			if len(r.Goals) == 0 || len(r.Parts) == 0 {
 				t.Fatal("nothing was played")
 			}
@@ -33,7 +33,7 @@ func TestNamedScenarios(t *testing.T) {
 			if n.Name != "X2" {
 				return
 			}
-			if a := n.Play(3, nil); a.Goals[0] != r.Goals[0] {
+			if a := n.play(3, nil, []float64{60}); a.Goals[0] != r.Goals[0] {
 				t.Errorf("two plays of one seed differ: %+v and %+v", a.Goals[0], r.Goals[0])
 			}
 		})

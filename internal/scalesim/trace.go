@@ -38,6 +38,8 @@ type TraceOptions struct {
 	Caches Caches
 	// Most bounds the number of requests; 0: MaxTraceRequests.
 	Most int
+
+	sizes int // fleets up to this size are measured; 0: see calibrate
 }
 
 // MaxTraceRequests bounds the requests of one trace scenario.
@@ -80,7 +82,7 @@ func FromTrace(t *workload.Trace, o TraceOptions) (*Scenario, Info, error) {
 		return nil, info, fmt.Errorf("only %d requests are left (%d are too long for a time to first token of %.3g s): too few to judge a scaler by", len(recs), info.TooLong, o.SLO.TTFT)
 	}
 	sc.Shape = meanShape(recs)
-	sc.calibrate(recs, 0)
+	sc.calibrate(recs, o.sizes)
 	span := recs[len(recs)-1].at + recs[len(recs)-1].at/float64(len(recs))
 	if o.For > 0 {
 		span = math.Min(o.For, math.Max(span, 1))

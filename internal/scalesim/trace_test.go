@@ -21,7 +21,7 @@ func traceOptions(t *testing.T) TraceOptions {
 	if !ok {
 		t.Fatal("no profile")
 	}
-	return TraceOptions{Name: "t", Profile: p, SLO: SLO{TTFT: 2, ITL: 0.2}, Start: Start{Median: 60, Sigma: 0.1, Prior: 60}, Seed: 1, Unscored: -1}
+	return TraceOptions{Name: "t", Profile: p, SLO: SLO{TTFT: 2, ITL: 0.2}, Start: Start{Median: 60, Sigma: 0.1, Prior: 60}, Seed: 1, Unscored: -1, sizes: 3}
 }
 
 // readings are the same requests in the formats of several traces.
