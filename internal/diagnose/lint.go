@@ -8,7 +8,7 @@ package diagnose
 func Lint(s *Set) []Finding {
 	k := &sink{}
 	for _, check := range [...]func(*Set, *sink){
-		checkMisleading, checkUnits, checkValueType, checkQueries, checkFallback, checkPace, checkBounds, checkKeys, checkRemoved, checkZero, checkModelNames, checkAdapter,
+		checkMisleading, checkUnits, checkValueType, checkQueries, checkFallback, checkPace, checkBounds, checkKeys, checkRemoved, checkZero, checkWake, checkModelNames, checkAdapter,
 		checkProbes, checkCommand, checkDrain, checkRollout, checkDeadline,
 		checkPools, checkPickers, checkRoutes, checkMonitors, checkDisruption, checkEnvoy,
 		checkSeenHPA, checkEvents,
