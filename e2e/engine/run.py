@@ -94,19 +94,15 @@ def prefix_routing(rig):
     return "hit ratio by the engine / mean TTFT: " + text
 
 
-def foreseen(rig, name, pool=""):
+def foreseen(rig, p):
     """Share of the cached tokens that the engines report which the router foresaw,
     request by request."""
     for v in rig.vllm:
         v.forget()
-    p = Penstock(rig, name, rig.vllm, pool=pool)
-    try:
-        conversations(p.addr, "warm up", 2, 2)  # the ratio of bytes to tokens is learned
-        before = {d["id"] for d in p.api("/decisions?limit=1000")["decisions"]}
-        conversations(p.addr, "measured", 10, 5)
-        rows = [d["outcome"] for d in p.api("/decisions?limit=1000")["decisions"] if d["id"] not in before]
-    finally:
-        p.close()
+    conversations(p.addr, "warm up", 2, 2)  # the ratio of bytes to tokens is learned
+    before = {d["id"] for d in p.api("/decisions?limit=1000")["decisions"]}
+    conversations(p.addr, "measured", 10, 5)
+    rows = [d["outcome"] for d in p.api("/decisions?limit=1000")["decisions"] if d["id"] not in before]
     assert len(rows) == 50, len(rows)
     reported = sum(r["cached_tokens"] for r in rows)
     off = sum(abs(r["cached_tokens"] - r["predicted_cached_tokens"]) for r in rows)
@@ -115,16 +111,24 @@ def foreseen(rig, name, pool=""):
 
 @case
 def predicts_cached_tokens(rig):
-    share, reported = foreseen(rig, "by-text", "    engine: {kvEvents: off}\n")
+    p = Penstock(rig, "by-text", rig.vllm, pool="    engine: {kvEvents: off}\n")
+    try:
+        share, reported = foreseen(rig, p)
+    finally:
+        p.close()
     assert share >= 0.95, f"{share:.3f} of {reported} cached tokens foreseen"
     return f"{share:.1%} of {reported} cached tokens foreseen per request, from text"
 
 
 @case
 def predicts_with_events(rig):
-    share, reported = foreseen(rig, "by-events", "    engine: {kvEvents: auto}\n")
-    assert share >= 0.99, f"{share:.3f} of {reported} cached tokens foreseen"
-    return f"{share:.1%} of {reported} cached tokens foreseen per request, from KV events"
+    """vLLM dials, so one router at a time can hear its events: the one of all cases,
+    which found them through /kv_event_sources and knows prompts by their token ids."""
+    share, reported = foreseen(rig, rig.serve)
+    heard = [e["kv_events"] for e in rig.serve.endpoints()]
+    assert all(k["batches"] for k in heard), heard
+    assert share >= 0.99, f"{share:.3f} of {reported} cached tokens foreseen; {heard}"
+    return f"{share:.1%} of {reported} cached tokens foreseen per request, from {sum(k['batches'] for k in heard)} batches of events"
 
 
 @case
@@ -353,7 +357,7 @@ def main():
         for v in (*rig.vllm, rig.small):
             v.up()
         print(f"4 replicas of vLLM up after {max(v.start_seconds for v in rig.vllm):.0f} s", flush=True)
-        rig.serve = Penstock(rig, "serve", rig.vllm)
+        rig.serve = Penstock(rig, "serve", rig.vllm, pool="    engine: {tokens: exact}\n")
         return run_cases(rig, sys.argv[1:])
     finally:
         rig.close()
