@@ -57,6 +57,10 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
 			late.Round(time.Millisecond).String() + " after the deadline"}, out
 	}
+	led := d.leader(i, dec.TieKey)
+	if led >= 0 && !d.follow(i, led, dec) {
+		led = -1
+	}
 	p := dec.Pick()
 	slot := dec.Chosen
 	e.work = d.workAt(e, slot, float64(p.Uncached))
@@ -67,9 +71,10 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		d.demand(e)
 		e.fcfs = d.firstCome(slot, e)
 	}
-	if d.queues && !d.mayGo(i, slot, p) {
+	if d.queues && (led >= 0 || !d.mayGo(i, slot, p)) {
 		dec.Wait = true
-		d.enqueue(i, slot)
+		d.enqueueBehind(i, slot, led)
+		d.lead(i, dec.TieKey)
 		return Verdict{Kind: Held, Decision: dec}, out
 	}
 	return Verdict{Kind: Sent, Decision: dec}, d.send(i, dec, out)

@@ -35,11 +35,13 @@ type entry struct {
 	arrival     uint64
 	tenant      int32
 	stream      bool
-	retried     bool // moved once for a reason other than a failed connect
-	over        bool // booked at its slot as one of the tenant over its share
-	trial       bool // the one request that tries an ejected endpoint
-	waited      bool // its caller was told that it is held
-	prior       bool // a session hint stood in for the index
+	retried     bool   // moved once for a reason other than a failed connect
+	leads       bool   // others may follow it while it is held
+	key         uint64 // by which they find it
+	over        bool   // booked at its slot as one of the tenant over its share
+	trial       bool   // the one request that tries an ejected endpoint
+	waited      bool   // its caller was told that it is held
+	prior       bool   // a session hint stood in for the index
 	prompt      float64
 	blockTokens float64
 	tried       []uint64 // keys of endpoints where an attempt failed

@@ -42,6 +42,7 @@ type Dispatch struct {
 	queued   int // entries in the slots' queues
 
 	shares  shares
+	leaders map[uint64]int32 // held entries that others may follow, by key
 	learned learned
 	middle  float64   // speed of the median endpoint against the pool's coefficients
 	ratios  []float64 // scratch of findMiddle

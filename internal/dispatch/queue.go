@@ -84,11 +84,18 @@ func (d *Dispatch) lineFor(q *queue, class uint8, tenant int32) *line {
 }
 
 // enqueue holds entry i for a slot. Its work there is known.
-func (d *Dispatch) enqueue(i, slot int32) {
+func (d *Dispatch) enqueue(i, slot int32) { d.enqueueBehind(i, slot, -1) }
+
+// enqueueBehind does that for an entry that follows another, which waits there: it
+// does not go before it. led -1: it follows none.
+func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	e := &d.entries[i]
 	q := &d.aux[slot].queue
 	l := d.lineFor(q, e.req.Class, e.tenant)
 	e.state, e.slot, e.bucket, e.waited = stateQueued, slot, bucketOf(e.work), true
+	if led >= 0 {
+		e.bucket = max(e.bucket, d.entries[led].bucket)
+	}
 	e.heldAt = d.now
 	u := d.shares.tenant(e.tenant)
 	u.queued++
@@ -117,6 +124,7 @@ func (d *Dispatch) dequeue(i int32) {
 	e := &d.entries[i]
 	q := &d.aux[e.slot].queue
 	l := d.lineFor(q, e.req.Class, e.tenant)
+	d.unlead(e)
 	d.unlink(&l.bucket[e.bucket], i)
 	l.works[e.bucket] -= e.work
 	l.work -= e.work

@@ -120,6 +120,7 @@ const (
 	WhyOverdue   = "the bound on waiting was reached"
 	WhyStolen    = "taken from a longer queue by a replica with room"
 	WhyMoved     = "asked again: the cache it waited for is gone"
+	WhyFollows   = "waits with the first request of the same new beginning"
 	WhyNoReplica = "no replica can take it"
 )
 

@@ -59,6 +59,13 @@ func (c *Candidate) price(in *Input) {
 	c.Price(&in.Engine, &in.Context, in.PromptTokens)
 }
 
+// Add adds milliseconds to one of the candidate's own terms and to its cost.
+func (c *Candidate) Add(t Term, ms float64) {
+	c.Terms[t] += float32(ms)
+	c.CostMS += ms
+	c.OwnMS += ms
+}
+
 // PriceAt prices the request of in at one slot as the penstock policy does. Of
 // Hits and Pinned only the slot's own element is read.
 func (c *Candidate) PriceAt(in *Input, slot int32) {
