@@ -71,7 +71,7 @@ func checkStartBudget(s *Set, k *sink, w *Workload, c *Container) {
 	switch {
 	case seen && len(killed) == 0:
 		return
-	case !seen && budget >= floorBudget:
+	case !seen && budget >= max(floorBudget, loadFloor(c)):
 		return
 	}
 	f := probeFinding(w, c, p.Line, code)
@@ -102,6 +102,10 @@ func checkStartBudget(s *Set, k *sink, w *Workload, c *Container) {
 		start = floorBudget * 5
 		f.Severity = Warning
 		f.Evidence = append(f.Evidence, Evidence{Name: "start", Value: nil, Unit: "s"})
+		if least := loadFloor(c); least > floorBudget {
+			start = max(start, 2*least)
+			f.Evidence = append(f.Evidence, Ev("loading_takes", least, "s").Assumed("weights of the size in the model's name, read at 1 GB/s"))
+		}
 		f.Message = fmt.Sprintf("the %s probe kills the pod at %s; how long a start takes is not known here, but a model server needs 30 s with the smallest model and minutes with a large one", which, Seconds(budget))
 	}
 	f.Message += ". It looks like a crash loop, and each restart loads again"
