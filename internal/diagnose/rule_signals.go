@@ -230,7 +230,16 @@ func checkServiceScaler(s *Set, w *Workload, k *sink) {
 	}
 	f.Message = msg
 	f.Remedy = "Set the metric to concurrency, or set serving.kserve.io/autoscalerClass to external and scale the Deployment on requests waiting per replica (KEDA or an HPA on an external metric)."
-	if sc.Metric.Set {
+	switch {
+	case sc.Class.V == "hpa": // it follows cpu and memory only
+		f.Remedy = `serving.kserve.io/autoscalerClass: keda     # in place of hpa, which follows cpu and memory only
+autoScaling:                                # beside minReplicas, in place of scaleMetric and scaleTarget
+  metrics:
+    - type: External
+      external:
+        metric: {backend: prometheus, serverAddress: "http://prometheus:9090", query: 'sum(vllm:num_requests_waiting{model_name="` + w.Name + `"})'}
+        target: {type: AverageValue, averageValue: "5"}`
+	case sc.Metric.Set:
 		f.Edits = []Edit{replaceField(w.File, sc.Metric, "concurrency")}
 	}
 	k.add(f)
