@@ -157,7 +157,9 @@ func buildServer(o serverOptions) (_ *server, err error) {
 	if s.guard, err = newGuard(o.Config); err != nil {
 		return nil, err
 	}
-	s.meter = s.newMeter()
+	if s.meter, err = s.newMeter(); err != nil {
+		return nil, err
+	}
 	if err := s.openRecording(); err != nil {
 		return nil, err
 	}
@@ -169,14 +171,10 @@ func buildServer(o serverOptions) (_ *server, err error) {
 			return nil, err
 		}
 	}
-	if err := s.openEPP(); err != nil {
-		return nil, err
-	}
-	if err := s.openCluster(); err != nil {
-		return nil, err
-	}
-	if err := s.openScale(); err != nil {
-		return nil, err
+	for _, open := range []func() error{s.openEPP, s.openCluster, s.openScale} {
+		if err := open(); err != nil {
+			return nil, err
+		}
 	}
 	if o.Config.Listen.Admin != "" {
 		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
@@ -196,10 +194,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Clock:  s.clock, Log: s.log, Peers: s.peersStatus, Scaling: s, Desired: s.desired,
 	}))
 	s.background = append(s.background, s.admin.Run)
-	if err := s.openEvents(); err != nil {
-		return nil, err
-	}
-	return s, s.openScrape()
+	return s, errors.Join(s.openEvents(), s.openScrape())
 }
 
 // monotonic returns a clock that starts at the wall clock and that no adjustment

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package flow
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/engine"
+	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/scale"
+)
+
+// Random histories: within the bounds, never down on what is unknown, never down while
+// requests are too late, and the clock may jump.
+func TestLoopIsSafe(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		now := fleet.Time(1e18)
+		f := New(Options{Pool: "p", Dispatch: dispatch.New(dispatch.Options{Pool: "p", Profile: profile()}), Clock: func() fleet.Time { return now }})
+		defer f.Close()
+		least := rapid.IntRange(0, 2).Draw(rt, "min")
+		st := &fixedHand{}
+		s := NewScaler(ScalerOptions{Pool: "p", Flow: f, Profile: profile(), SLO: engine.SLO{TTFT: 2, ITL: 0.1}, Mode: ModeAct, Hand: st,
+			Policy: scale.Policy{Min: least, Max: 6, StartUp: 30, IdleAfter: 60}, Clock: func() fleet.Time { return now }})
+		ctx := context.Background()
+		type held struct {
+			g   *Grant
+			end fleet.Time
+		}
+		var flying []held
+		waiting := 0
+		results := make(chan *Grant, 1000)
+		version := uint64(0)
+		for range rapid.IntRange(5, 40).Draw(rt, "steps") {
+			jump := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second, 2 * time.Minute, -time.Hour, 3 * time.Hour}).Draw(rt, "dt")
+			now = now.Add(jump)
+			ready := rapid.IntRange(0, st.want).Draw(rt, "ready")
+			phases := make([]fleet.Phase, st.want)
+			for i := range phases {
+				phases[i] = rapid.SampledFrom([]fleet.Phase{fleet.PhasePending, fleet.PhaseLoading, fleet.PhaseFailed, fleet.PhaseDraining}).Draw(rt, "phase")
+				if i < ready {
+					phases[i] = fleet.PhaseReady
+				}
+			}
+			if rapid.Bool().Draw(rt, "seen") {
+				version++
+				sn := snapshot(version, phases...)
+				sn.At = now
+				f.Observe(sn)
+			}
+			for range rapid.IntRange(0, 10).Draw(rt, "requests") {
+				r := &fleet.Request{Model: "m", PromptTokens: rapid.IntRange(1, 30000).Draw(rt, "tokens"), BlockTokens: 128, Stream: true}
+				waiting++
+				go func() {
+					g, err := f.Acquire(ctx, r)
+					if err != nil {
+						g = nil
+					}
+					results <- g
+				}()
+			}
+			for { // those that are answered by now
+				time.Sleep(0)
+				select {
+				case g := <-results:
+					waiting--
+					if g != nil {
+						flying = append(flying, held{g, now.Add(3 * time.Second)})
+					}
+					continue
+				default:
+				}
+				break
+			}
+			kept := flying[:0]
+			for _, h := range flying {
+				if now > h.end {
+					h.g.Done(fleet.Outcome{Kind: fleet.OutcomeOK, OutputTokens: 20, PromptTokens: -1, CachedTokens: -1})
+					continue
+				}
+				kept = append(kept, h)
+			}
+			flying = kept
+			st.fail = nil
+			if rapid.IntRange(0, 5).Draw(rt, "fails") == 0 {
+				st.fail = errors.New("away")
+			}
+			before := st.want
+			s.refresh(ctx)
+			x := s.Evaluate(ctx)
+			after := st.want
+			late := f.Waiting(2 * time.Second).Late
+			switch {
+			case after > 6 || after < 0:
+				rt.Fatalf("%d replicas outside of 0..6: %s", after, x.Sentence)
+			case st.fail != nil && after != before:
+				rt.Fatalf("%d -> %d although the hand did not answer", before, after)
+			case after < before && late > 0 && x.Desired != nil && *x.Desired < x.Current:
+				rt.Fatalf("%d -> %d while %d requests are too late: %s", before, after, late, x.Sentence)
+			}
+		}
+		f.Close()
+		for ; waiting > 0; waiting-- {
+			<-results
+		}
+	})
+}
+
+// fixedHand has what was asked for.
+type fixedHand struct {
+	want int
+	fail error
+}
+
+func (h *fixedHand) Name() string { return "process" }
+func (h *fixedHand) State(context.Context) (HandState, error) {
+	return HandState{Replicas: h.want, Wanted: h.want}, h.fail
+}
+func (h *fixedHand) Apply(_ context.Context, n int, _ []string) error {
+	h.want = n
+	return nil
+}
