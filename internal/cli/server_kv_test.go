@@ -61,6 +61,7 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 	s, _ := runServer(t, func(c *config.Config) { c.Pools[0].Engine.Tokens = "exact" }, r.URL())
 	row := func() *console.ReplicaStatus { return &s.admin.Status().Pools[0].Replica[0] }
 	eventually(t, "the events are read", func() bool { k := row().KVEvents; return k != nil && k.Fault == "" })
+	eventually(t, "the size of a block is known", func() bool { return row().KVTokens != nil })
 
 	// The subscription takes a moment to arrive; what was published before is asked for
 	// again.

@@ -33,7 +33,7 @@ func (d *Dispatch) seeBlocks(e *entry) {
 		l.blockTokens = e.blockTokens
 		for i := range d.slots {
 			if s := &d.slots[i]; s.State != nil && s.KVTokens > 0 {
-				d.index.SetCapacity(int32(i), max(1, int(s.KVTokens/l.blockTokens)))
+				d.index.SetCapacity(int32(i), d.roomOf(int32(i)))
 				d.refresh(int32(i))
 			}
 		}

@@ -66,6 +66,22 @@ func (d *Dispatch) Cached(now fleet.Time, e *CacheEvent) {
 	d.refresh(i)
 }
 
+// roomOf is how many blocks of the index fit into the KV cache of a slot; 0: unknown.
+// With KV events blocks are the engine's; else they have the usual length.
+func (d *Dispatch) roomOf(i int32) int {
+	s := &d.slots[i]
+	if s.State == nil || s.KVTokens <= 0 {
+		return 0
+	}
+	if d.o.Events && s.State.BlockSize.OK() && s.State.BlockSize.V >= 1 {
+		return max(1, int(s.KVTokens/s.State.BlockSize.V))
+	}
+	if d.learned.blockTokens <= 0 {
+		return 0
+	}
+	return max(1, int(s.KVTokens/d.learned.blockTokens))
+}
+
 // cacheUsed corrects how much an endpoint is believed to keep, by what its engine
 // says is cached: beyond that nothing can be.
 func (d *Dispatch) cacheUsed(i int32, tokens float64) {

@@ -68,8 +68,8 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	p := &d.o.Profile
 	s.KVTokens = e.KVTokens.Or(float64(p.KVTokens))
 	s.MaxSeqs = e.MaxSeqs.Or(float64(p.MaxSeqs))
-	if bt := d.learned.blockTokens; bt > 0 && s.KVTokens > 0 {
-		d.index.SetCapacity(i, max(1, int(s.KVTokens/bt)))
+	if n := d.roomOf(i); n > 0 {
+		d.index.SetCapacity(i, n)
 	}
 	if fresh := e.ScrapedAt != 0 && e.ScrapedAt != a.scrape.at; fresh {
 		d.scraped(i, e)
