@@ -4,9 +4,11 @@ package cli
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"math"
 	"net"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 
@@ -82,15 +84,49 @@ func limitRules(l *config.Limit) []share.Limit {
 }
 
 // newMeter makes the meter of a server.
-func (s *server) newMeter() *share.Meter {
+func (s *server) newMeter() (*share.Meter, error) {
 	o := share.Options{
 		Policy: quotaPolicy(s.cfg), Clock: s.clock,
 		Log: func(msg string, args ...any) { s.log.Warn(msg, args...) },
 	}
-	if addr := s.cfg.Share.Redis; addr != "" {
-		o.Store = share.NewRedis(redisOptions(addr))
+	if s.cfg.Share.Redis != "" {
+		r, err := redisStore(&s.cfg.Share)
+		if err != nil {
+			return nil, err
+		}
+		o.Store = share.NewRedis(r)
 	}
-	return share.NewMeter(o)
+	return share.NewMeter(o), nil
+}
+
+// redisStore reads where the store of quotas is and what opens it.
+func redisStore(c *config.Share) (share.RedisOptions, error) {
+	r := redisOptions(c.Redis)
+	r.Username, r.Cluster = c.RedisUser, c.RedisCluster
+	if c.RedisPasswordFile != "" {
+		key, err := config.ReadSecret(c.RedisPasswordFile)
+		if err != nil {
+			return r, failf("share.redisPasswordFile names a file with the password of Redis", "%v", err)
+		}
+		r.Password = key.Reveal()
+	}
+	if c.RedisCA == "" {
+		return r, nil
+	}
+	b, err := os.ReadFile(c.RedisCA)
+	if err != nil {
+		return r, failf("share.redisCA names a PEM file", "%v", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(b) {
+		return r, failf("share.redisCA names a PEM file", "%s holds no PEM certificate", c.RedisCA)
+	}
+	host, _, err := net.SplitHostPort(r.Addr)
+	if err != nil {
+		return r, usagef("write share.redis as host:port", "%v", err)
+	}
+	r.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, RootCAs: roots}
+	return r, nil
 }
 
 // redisOptions reads host:port or redis://host:port/db; rediss:// speaks TLS.

@@ -83,6 +83,7 @@ func (d *adminDoor) Operator(r *http.Request) (console.Operator, bool, time.Dura
 func (s *server) secured(o console.Options) console.Options {
 	o.Loopback, o.Hosts = config.IsLoopback(s.cfg.Listen.Admin), s.cfg.Listen.AdminHosts
 	o.Audit, o.Rollouts = s.audit, rollouter{s.front.h.Rollouts()}
+	o.Tenants = s.tenantList
 	if s.cfg.Auth.Admin == adminKeys {
 		o.Doorkeeper = &adminDoor{keys: s.guard.keys, tokens: s.guard.tokens, failures: &identity.Failures{}}
 	}

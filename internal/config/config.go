@@ -315,6 +315,10 @@ type Share struct {
 	Listen     string // where other routers dial; "": nothing is heard
 	SecretFile string // secret that all routers know
 	Redis      string // host:port or redis:// URL without credentials
+	// Of the Redis server: a user and a file with the password, a PEM file with the CA
+	// (which turns TLS on), and whether it is a cluster.
+	RedisUser, RedisPasswordFile, RedisCA string
+	RedisCluster                          bool
 }
 
 // Journal keeps the records of decisions.

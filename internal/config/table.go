@@ -355,6 +355,10 @@ var shareObject = &object{name: "share", fields: []field{
 	text("secretFile", "File with the secret that all routers know. Needed where an address is not loopback.", func(s *Share) *string { return &s.SecretFile }),
 	text("redis", "Redis or Valkey, host:port or a redis:// URL without credentials.", func(s *Share) *string { return &s.Redis },
 		checked(checkRedis)),
+	text("redisUser", "User of Redis; empty: the default one.", func(s *Share) *string { return &s.RedisUser }),
+	text("redisPasswordFile", "File with the password of Redis.", func(s *Share) *string { return &s.RedisPasswordFile }),
+	text("redisCA", "PEM file with the CA of Redis; turns TLS on, as rediss:// does with the system's.", func(s *Share) *string { return &s.RedisCA }),
+	ref(kindBool, "redisCluster", "Redis is a cluster; redis names one of its nodes.", func(s *Share) *bool { return &s.RedisCluster }),
 }}
 
 var journalObject = &object{name: "journal", fields: []field{

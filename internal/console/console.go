@@ -71,6 +71,7 @@ type Options struct {
 	Doorkeeper Doorkeeper
 	Audit      *journal.Audit // of changes; nil: nobody keeps them
 	Rollouts   Rollouter      // nil: there are none
+	Tenants    func() TenantList
 	// Desired is the count of replicas that the scaler wants for a pool; nil, or
 	// false, where none is known.
 	Desired func(pool string) (int, bool)
@@ -129,6 +130,10 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/http_sd", s.httpSD)
 	mux.HandleFunc("GET /api/v1/audit", s.auditLog)
 	s.rolloutRoutes(mux)
+	if o.Tenants != nil {
+		mux.HandleFunc("GET /api/v1/tenants", s.tenants)
+	}
+	mux.HandleFunc("GET /federate", s.federate)
 	s.scaleRoutes(mux)
 	mux.HandleFunc("GET /replicas/{id}/metrics", s.replicaMetrics)
 	s.pages(mux)

@@ -22,6 +22,7 @@ func (c *call) account() {
 		c.grant.Done(c.outcome)
 	}
 	c.accountRollout()
+	c.accountRefusal()
 	m := c.h.metrics
 	s := c.series
 	if s == nil {

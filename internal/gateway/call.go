@@ -48,6 +48,7 @@ type call struct {
 	arm     rollout.Arm
 	fallen  fallen
 
+	limit       string // that kept the request out, by what it counts; ""
 	translation translation
 	trace       trace
 	entry       *promptlog.Entry // what is recorded of prompt and answer; nil: nothing

@@ -228,11 +228,13 @@ func (c *call) enterDoor() *wire.Error {
 	fault := c.h.conns.bind(c.ctx, c.who.Key)
 	if fault != nil {
 		c.h.metrics.overLimit("connections").Inc()
+		c.limit = "connections"
 		c.w.Header()["Connection"] = []string{"close"}
 		return fault
 	}
 	if c.streamOf, fault = c.h.conns.enter(c.who.Key); fault != nil {
 		c.h.metrics.overLimit("streams").Inc()
+		c.limit = "streams"
 	}
 	return fault
 }

@@ -82,6 +82,7 @@ func (c *call) acquireIn(ctx context.Context) (*flow.Grant, error) {
 	var full *entry.QueueFull
 	if errors.As(err, &full) {
 		c.h.metrics.overLimit("queue").Inc()
+		c.limit = "queue"
 	}
 	return g, err
 }

@@ -76,6 +76,7 @@ type Handler struct {
 	lines     lineBudget
 	conns     connections
 	rollouts  *Rollouts
+	refusals  refusals
 }
 
 // New returns a Handler.

@@ -76,6 +76,7 @@ func (c *call) overLimit(no *share.Refused) error {
 		h[f.Name] = []string{f.Value}
 	}
 	c.h.metrics.overLimit(no.Name).Inc()
+	c.limit = no.Name
 	return entry.OverLimit(no)
 }
 

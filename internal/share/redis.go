@@ -25,6 +25,9 @@ type RedisOptions struct {
 	DB       int
 	TLS      *tls.Config // nil: plain
 	Prefix   string      // of the keys; "": penstock
+	// Cluster says that Addr is a node of a cluster: each account then lives on the
+	// node of its hash slot, and the exchange of one account stays atomic.
+	Cluster bool
 }
 
 // Redis is a Store in Redis or Valkey. Every exchange is one script: atomic, and by
@@ -139,7 +142,7 @@ func (s *Redis) connect() (rueidis.Client, error) {
 	s.dialAt = time.Now()
 	c, err := rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{s.o.Addr}, Username: s.o.Username, Password: s.o.Password, SelectDB: s.o.DB, TLSConfig: s.o.TLS,
-		ForceSingleClient: true, DisableCache: true, DisableRetry: true, ClientName: "penstock",
+		ForceSingleClient: !s.o.Cluster, DisableCache: true, DisableRetry: true, ClientName: "penstock",
 		Dialer: net.Dialer{Timeout: exchangeTime}, ConnWriteTimeout: 2 * exchangeTime,
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os/exec"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -253,5 +254,60 @@ func TestDeadGatewayLeaksNothing(t *testing.T) {
 	// It was alive after all.
 	if g := ask("one", Item{Lent: 8, Back: 5, Gen: a.Gen}); g.Left != 7 || g.Gateways != 2 {
 		t.Fatalf("%+v", g)
+	}
+}
+
+// A cluster with a password: the exchange of an account stays one script at its node.
+func TestClusterWithPassword(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("redis-server is not installed")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	bus, _ := strconv.Atoi(port)
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(20000+bus%10000), "--dir", t.TempDir(), "--requirepass", "sesame")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	c := NewRedis(RedisOptions{Addr: addr, Password: "sesame"})
+	t.Cleanup(c.Close)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		client, err := c.connect()
+		if err == nil {
+			if err = client.Do(t.Context(), client.B().ClusterAddslotsrange().StartSlotEndSlot().StartSlotEndSlot(0, 16383).Build()).Error(); err == nil {
+				break
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	item := Item{Account: "acme|requests", Rule: admit.Rule{Measure: admit.Requests, Limit: 10, Per: time.Hour}, One: 3, All: 3}
+	wrong := NewRedis(RedisOptions{Addr: addr, Password: "open"})
+	t.Cleanup(wrong.Close)
+	if _, err := wrong.Exchange(t.Context(), "gw", []Item{item}); err == nil {
+		t.Error("a wrong password opens")
+	}
+	st := NewRedis(RedisOptions{Addr: addr, Password: "sesame", Cluster: true})
+	t.Cleanup(st.Close)
+	other := item
+	other.Account = "acme|tokens"
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		g, err := st.Exchange(t.Context(), "gw", []Item{item, other})
+		if err == nil {
+			if g[0].Lent != 3 || g[0].Left != 7 || g[1].Lent != 3 {
+				t.Errorf("%+v", g)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
 }
