@@ -142,11 +142,11 @@ func gather(by map[string][]int64, unit float64, name string) (*Arrivals, error)
 	for _, v := range a.Names {
 		at := make([]float64, len(by[v]))
 		for i, ns := range by[v] {
-			at[i] = float64(ns-first) * 1e-9 * unit
+			at[i] = float64(ns-first) / 1e9 * unit
 		}
 		a.At = append(a.At, at)
 	}
-	a.Span = float64(last-first) * 1e-9 * unit
+	a.Span = float64(last-first) / 1e9 * unit
 	if a.Span > maxTraceTime {
 		return nil, &TraceError{File: name, Err: fmt.Errorf("spans %.0f years", a.Span/365/86400)}
 	}
