@@ -34,7 +34,7 @@ export async function start(args, ready, env = {}) {
   p.stderr.on("data", (b) => (said = (said + b).slice(-8000)));
   const ended = new Promise((done) => p.on("exit", done));
   const stop = async (signal = "SIGTERM") => {
-    p.kill(signal);
+    if (p.exitCode === null && p.signalCode === null) p.kill(signal);
     await ended;
   };
   for (const end = Date.now() + 30_000; ;) {

@@ -18,5 +18,5 @@ make -s build
 (cd e2e/console && [ node_modules/.package-lock.json -nt package-lock.json ] || (npm ci --no-audit --no-fund --silent && touch node_modules/.package-lock.json))
 mkdir -p build/test/console
 CHROMIUM=$(command -v chromium) BIN=$PWD/bin/penstock OUT=$PWD/build/test/console \
-  node --test --test-concurrency=1 --test-reporter=spec e2e/console/*.test.mjs
+  node --test --test-concurrency=1 --test-timeout=300000 --test-reporter=spec e2e/console/*.test.mjs
 echo "LAYER: $(chromium --version 2>/dev/null | cut -d' ' -f1-2), $(ls build/test/console/*.png | wc -l) screenshots in build/test/console; alert rules"

@@ -19,6 +19,7 @@ export class Store {
   rows: Row[] = [];
   skipped = 0;
   paused = false;
+  calm = true; // rows come slowly enough to be seen one by one
   filter = "";
   filterError = "";
   version = 0;
@@ -143,6 +144,7 @@ export class Store {
     if (this.paused) return;
     this.rows = [...(b.rows ?? []).reverse(), ...this.rows].slice(0, MAX_ROWS);
     this.skipped += b.skipped;
+    this.calm = (b.rows?.length ?? 0) < 6;
     this.changed();
   }
 

@@ -4,7 +4,7 @@
 import { html, useEffect, useState } from "../lib/html.ts";
 import { REPLAYABLE, ask, cli } from "../lib/api.ts";
 import { clock, count, known, ms, pct, words } from "../lib/format.ts";
-import { Copy, Empty, Page, Panel, Track } from "../lib/ui.ts";
+import { Copy, Empty, Page, Panel, Track, byName } from "../lib/ui.ts";
 import type { Candidate, Decision } from "../lib/types.ts";
 
 const TERMS = ["pending", "ahead", "memory_wait", "prefill", "steps", "behind", "to_come", "streams", "evicted", "decode", "memory_price", "adapter"];
@@ -17,7 +17,7 @@ const signal = (c: Candidate, name: string) => c.signals?.find((s) => s.name ===
 const value = (c: Candidate, name: string) => signal(c, name)?.value ?? null;
 const scrapeAge = (c: Candidate) => ["running", "waiting", "kv_usage"].map((n) => signal(c, n)?.age_ms).find(known) ?? null;
 const byCost = (d: Decision) => (a: Candidate, b: Candidate) =>
-  (a.cost_ms ?? Infinity) - (b.cost_ms ?? Infinity) || (a.endpoint === d.chosen ? -1 : b.endpoint === d.chosen ? 1 : a.endpoint.localeCompare(b.endpoint, "en", { numeric: true }));
+  (a.cost_ms ?? Infinity) - (b.cost_ms ?? Infinity) || (a.endpoint === d.chosen ? -1 : b.endpoint === d.chosen ? 1 : byName(a.endpoint, b.endpoint));
 
 function Bars({ c, most }: { c: Candidate; most: number }) {
   const terms = (c.terms ?? []).filter((t) => t.ms > 0);

@@ -6,8 +6,8 @@ import { ask, cli } from "../lib/api.ts";
 import { clock, count, known, ms, pct, secs } from "../lib/format.ts";
 import { useStore, type Store } from "../lib/live.ts";
 import { useQuery } from "../lib/router.ts";
-import { Copy, Empty, Page, Panel, State } from "../lib/ui.ts";
-import { Strip, begin, type Range } from "../parts/strip.ts";
+import { Copy, Empty, Page, Panel, State, Still, byName } from "../lib/ui.ts";
+import { Strip, begin, stampOf, type Range } from "../parts/strip.ts";
 import { PoolPicker, pickPool } from "./overview.ts";
 import type { Num, Series, Span } from "../lib/types.ts";
 
@@ -29,8 +29,8 @@ function Gantt({ spans, range, hi }: { spans: Span[]; range: Range; hi?: Held })
     else lanes.set(s.replica ?? "", [s]);
   }
   // Those that changed come first: the others have nothing to tell.
-  const names = [...lanes.keys()].sort((a, b) => Number(lanes.get(b)!.length > 1) - Number(lanes.get(a)!.length > 1) || a.localeCompare(b, "en", { numeric: true }));
-  const shown = names.slice(0, MOST_LANES).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const names = [...lanes.keys()].sort((a, b) => Number(lanes.get(b)!.length > 1) - Number(lanes.get(a)!.length > 1) || byName(a, b));
+  const shown = names.slice(0, MOST_LANES).sort((a, b) => byName(a, b));
   if (!shown.length) return html`<p class="dim">No replica was there.</p>`;
   return html`<div class="gantt">${shown.map((name) => {
     const list = lanes.get(name)!;
@@ -96,7 +96,7 @@ export function Incident() {
       </div><//>
       <div class="stack">
         <${Panel} title="Replicas by phase"><${Gantt} spans=${series.phases.filter((x) => x.pool === pool.name)} range=${range} hi=${hi} /><//>
-        <${Panel} title="What users and replicas saw" cli="penstock diagnose bundle"><${Strip} pool=${pool.name} s=${s} one range=${range} bands=${bands} onSelect=${(a: number, b: number) => set({ from: iso(a), to: iso(b) })} /><//>
+        <${Panel} title="What users and replicas saw" cli="penstock diagnose bundle"><${Still} stamp=${stampOf(s, pool.name) + JSON.stringify([range, bands])} draw=${() => html`<${Strip} pool=${pool.name} s=${s} one range=${range} bands=${bands} onSelect=${(a: number, b: number) => set({ from: iso(a), to: iso(b) })} />`} /><//>
       </div>
     </div>
   <//>`;

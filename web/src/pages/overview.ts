@@ -3,19 +3,20 @@
 import { html } from "../lib/html.ts";
 import { usePart, usePoll, useStore, type Store } from "../lib/live.ts";
 import { clock, count, known, ms, pct, plural, short } from "../lib/format.ts";
-import { Ago, Cli, Empty, Panel, State, Track, kvKind } from "../lib/ui.ts";
+import { Ago, Cli, Empty, Panel, State, Still, Track, kvKind } from "../lib/ui.ts";
 import { useQuery } from "../lib/router.ts";
-import { Strip } from "../parts/strip.ts";
+import { Strip, stampOf } from "../parts/strip.ts";
 import { Replicas, PHASES } from "../parts/replicas.ts";
 import { DecisionFeed } from "../parts/feed.ts";
 import type { Live, Pool, Recommendation } from "../lib/types.ts";
 
 function Pips({ pool }: { pool: Pool }) {
   const many = pool.replicas.length > 64;
+  const stamp = pool.replicas.map((r) => (r.slow ? "slow" : r.phase)).join();
   const shown = pool.replicas.slice(0, 320);
   const text = PHASES.filter((p) => pool.phases[p]).map((p) => `${pool.phases[p]} ${p}`).join(", ");
-  return html`<div class=${"pips" + (many ? " many" : "")} role="img" aria-label=${text || "no replicas"}>${
-    shown.map((r) => html`<i key=${r.id} class=${"pip p-" + (r.slow ? "slow" : r.phase)} title=${`${r.id} ${r.phase}`}></i>`)}</div>`;
+  return html`<${Still} stamp=${stamp} draw=${() => html`<div class=${"pips" + (many ? " many" : "")} role="img" aria-label=${text || "no replicas"}>${
+    shown.map((r) => html`<i key=${r.id} class=${"pip p-" + (r.slow ? "slow" : r.phase)} title=${`${r.id} ${r.phase}`}></i>`)}</div>`} />`;
 }
 
 function Hit({ pool }: { pool: Pool }) {
@@ -89,7 +90,7 @@ export function PoolPicker({ s }: { s: Store }) {
 }
 
 export function Overview() {
-  const s = useStore(400);
+  const s = useStore(500);
   const [query] = useQuery();
   const scale = useScale();
   const live = s.live;
@@ -104,10 +105,10 @@ export function Overview() {
       ${live.pools.length === 0 && html`<${Empty} title="No pool is configured" code="penstock serve --replica http://127.0.0.1:8000">A pool is a set of replicas that serve the same models.<//>`}
       ${pool && html`
         <${Panel} title="The last 15 minutes" sub=${`to ${clock(live.time)}`} right=${html`<${PoolPicker} s=${s} /><a class="btn" href=${"/incident?pool=" + encodeURIComponent(pool.name)}>Incident view</a>`} cli="penstock top">
-          <${Strip} pool=${pool.name} s=${s} />
+          <${Still} stamp=${stampOf(s, pool.name)} draw=${() => html`<${Strip} pool=${pool.name} s=${s} />`} />
         <//>
         <${Findings} live=${live} />
-        <${Replicas} pool=${pool} />
+        <${Still} stamp=${pool.name + (pool.replicas.length > 100 ? Math.floor(Date.parse(live.time) / 1500) : live.time)} draw=${() => html`<${Replicas} pool=${pool} />`} />
         <${Panel} title="Decisions as they end" right=${html`<a class="btn" href="/decisions">All</a>`} cli="penstock explain --last"><${DecisionFeed} gateway=${live.listen.http} model=${pool.models[0] ?? "MODEL"} most=${14} /><//>`}
     </div>
     <p class="vh" role="status">${live.pools.map((p) => `${p.name}: ${p.verdict.state}`).join("; ")}</p>`;

@@ -16,7 +16,7 @@ class RowView extends Component<{ r: Row }> {
   override render() {
     const r = this.props.r, to = "/decisions/" + encodeURIComponent(r.id);
     const bad = r.kind !== "ok" && r.kind !== "";
-    return html`<tr class="go fresh" onClick=${() => go(to)}>
+    return html`<tr class=${store.calm ? "go fresh" : "go"} onClick=${() => go(to)}>
       <td class="id">${clock(r.time, true)}</td><td class="id"><a href=${to} onClick=${(e: Event) => e.stopPropagation()}>${r.id}</a></td>
       <td>${r.model}${r.adapter ? html` <span class="chip">${r.adapter}</span>` : ""}${r.tenant ? html` <span class="dim">${r.tenant}</span>` : ""}</td>
       <td class="id">${r.replica || "none"}</td><td>${bad ? html`<b style=${{ color: "var(--red)" }}>${words(r.kind)}${r.status ? " " + r.status : ""}</b> ` : ""}${r.why}</td>
@@ -34,7 +34,7 @@ function rowOf(d: Decision): Row {
 }
 
 export function DecisionFeed({ gateway, model, most, filters }: { gateway: string; model: string; most: number; filters?: boolean }) {
-  const s = useStore(350);
+  const s = useStore(500);
   const [draft, setDraft] = useState(s.filter);
   const [paused, setPaused] = useState(s.paused);
   const fill = async () => {

@@ -2,7 +2,7 @@
 // The replicas of a pool: tiles, or a table where there are many.
 import { Component, html, useMemo, useState } from "../lib/html.ts";
 import { DASH, count, known, ms, pct, secs } from "../lib/format.ts";
-import { Empty, Panel, Track, kvKind } from "../lib/ui.ts";
+import { Empty, Panel, Track, byName, kvKind } from "../lib/ui.ts";
 import type { Pool, Replica } from "../lib/types.ts";
 
 export const PHASES = ["ready", "warming", "loading", "pulling", "pending", "draining", "asleep", "failed"];
@@ -62,8 +62,8 @@ function Table({ replicas }: { replicas: Replica[] }) {
     const list = replicas.filter((r) => !f || r.id.toLowerCase().includes(f) || r.phase.includes(f) || (r.adapters ?? []).some((a) => a.toLowerCase().includes(f)));
     list.sort((a, b) => {
       const x = get(a), y = get(b);
-      const d = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
-      return (sort[1] ? -d : d) || a.id.localeCompare(b.id, "en", { numeric: true });
+      const d = typeof x === "number" && typeof y === "number" ? x - y : byName(String(x), String(y));
+      return (sort[1] ? -d : d) || byName(a.id, b.id);
     });
     return list;
   }, [replicas, filter, sort]);

@@ -9,6 +9,12 @@ import { Empty } from "../lib/ui.ts";
 
 export interface Range { from: number; to: number }
 
+/** Changes when there is something new to draw. */
+export function stampOf(s: Store, pool: string): string {
+  const x = s.series.get(pool)?.x;
+  return `${pool} ${x?.[x.length - 1] ?? 0} ${x?.length ?? 0} ${s.marks.length}`;
+}
+
 /** A young server fills the width: the axis grows with what is known. */
 export const begin = (x: number[], end: number, seconds: number): number => Math.max(end - seconds, Math.min(x[0] ?? end, end - 120));
 
