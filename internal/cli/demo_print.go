@@ -21,14 +21,18 @@ func (d *demoFleet) printIntro(w io.Writer) {
 	fmt.Fprintf(w, `%d simulated replicas (Llama 3.1 8B on an RTX 4090 each) behind %s
 %d users in conversations; %.0f %% of their prompt tokens were sent before
 
+Look at it in a browser:
+  %s/
+
 Try it in another terminal:
   curl %s/v1/models
   curl %s/v1/chat/completions -H 'content-type: application/json' \
     -d '{"model":"%s","max_tokens":20,"messages":[{"role":"user","content":"Hello"}]}'
   penstock status%s
+  penstock top%s
   penstock explain --last%s
 
-`, len(d.replicas), gw, demoUsers, demoShare*100, gw, gw, demoModel, server, server)
+`, len(d.replicas), gw, demoUsers, demoShare*100, d.server.AdminURL(), gw, gw, demoModel, server, server, server)
 }
 
 // printDemo writes the comparison.
