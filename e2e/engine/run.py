@@ -310,8 +310,8 @@ def kill9(rig):
 
 
 def engines():
-    """Processes of vLLM that run now."""
-    r = subprocess.run(["pgrep", "-f", "127.77.0.8"], capture_output=True, text=True)
+    """Processes of the pool at zero, by the alias in their command."""
+    r = subprocess.run(["pgrep", "-f", "name-of-the-pool-at-zero"], capture_output=True, text=True)
     return r.stdout.split()
 
 
@@ -321,7 +321,7 @@ def from_zero_and_back(rig):
     all are served, and no process is left."""
     addr, admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     conf = rig.path("zero.yaml")
-    command = vllm_command("127.77.0.8", "{port}")
+    command = vllm_command("127.0.0.1", "{port}", "--served-model-name", MODEL, "name-of-the-pool-at-zero")
     with open(conf, "w") as f:
         f.write(f"""\
 listen: {{http: "{addr}", admin: "{admin}"}}
