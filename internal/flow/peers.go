@@ -2,7 +2,10 @@
 
 package flow
 
-import "github.com/penstock-project/penstock/internal/dispatch"
+import (
+	"github.com/penstock-project/penstock/internal/dispatch"
+	"github.com/penstock-project/penstock/internal/fleet"
+)
 
 // SetSink names who is given the notes for other routers: it is called with the lock
 // held, must not block and keeps nothing of what it is given. The dispatch must have
@@ -33,9 +36,25 @@ func (f *Flow) Hear(peer int32, notes []dispatch.Note) {
 		return
 	}
 	now := f.clock()
-	for i := range notes {
-		f.happen(now, dispatch.Event{Kind: dispatch.EventNote, Peer: peer, Note: &notes[i]})
+	var far elsewhere
+	if w := f.watcher.Load(); w != nil {
+		far, _ = (*w).(elsewhere)
 	}
+	for i := range notes {
+		n := &notes[i]
+		f.happen(now, dispatch.Event{Kind: dispatch.EventNote, Peer: peer, Note: n})
+		if far != nil && n.Kind == dispatch.NoteSent {
+			far.ArrivedElsewhere(now, n.Prompt, n.Uncached)
+		}
+	}
+}
+
+// elsewhere is a Watcher that counts the requests of other routers, too: one of
+// several routers scales, for all of them.
+type elsewhere interface {
+	// ArrivedElsewhere says that another router sent a request of so many prompt tokens
+	// to a replica, of which it expects uncached not to be there.
+	ArrivedElsewhere(now fleet.Time, prompt, uncached float64)
 }
 
 // PeerGone forgets what another router told.

@@ -81,6 +81,17 @@ func (d *demand) Arrived(now fleet.Time, r *fleet.Request, cached int, cold bool
 	}
 }
 
+// ArrivedElsewhere implements elsewhere. How long the answer will be is not told, so it
+// counts as one of ours.
+func (d *demand) ArrivedElsewhere(now fleet.Time, prompt, uncached float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	prompt = math.Max(1, prompt)
+	net := math.Min(math.Max(0, prompt-uncached), prompt)
+	d.offer(now, d.profile.WorkSeconds(engine.Shape{Prompt: prompt, Cached: net, Output: d.shape.Output}))
+	d.inputAt = now
+}
+
 // coldBlocks bounds how many blocks of held requests are remembered.
 const coldBlocks = 1 << 16
 

@@ -494,3 +494,21 @@ func TestRestartInTheMiddle(t *testing.T) {
 		}
 	})
 }
+
+// TestDemandOfOtherRouters: the work that another router tells of is offered work, a
+// request that it still holds is not.
+func TestDemandOfOtherRouters(t *testing.T) {
+	f := New(Options{Pool: "chat", Dispatch: dispatch.New(dispatch.Options{Pool: "chat", Profile: engine.Profiles()[0], Share: true})})
+	defer f.Close()
+	d := &demand{kick: make(chan struct{}, 1), profile: engine.Profiles()[0], shape: priorShape}
+	f.Watch(d)
+	f.Hear(1, []dispatch.Note{{Kind: dispatch.NoteHeld, Ticket: 1, Prompt: 500}, {Kind: dispatch.NoteSent, Ticket: 2, Prompt: 1000, Uncached: 400}})
+	sum := 0.0
+	for _, o := range d.take() {
+		sum += o.Work
+	}
+	p := engine.Profiles()[0]
+	if want := p.WorkSeconds(engine.Shape{Prompt: 1000, Cached: 600, Output: priorShape.Output}); sum < 0.999*want || sum > 1.001*want {
+		t.Errorf("offered %v, want %v", sum, want)
+	}
+}
