@@ -248,6 +248,23 @@ def leader_killed(rig, fleet):
 
 
 @fleet
+def start_up_is_remembered(rig, fleet):
+    """What one process learned of start-ups is there for the next one."""
+    f = fleet("scale", annotations={"e2e/ready-after": "6s"})
+    leads(f)
+    believed = f.record()["start_p50_s"]
+    answered(f, *burst(f))
+    kept = poll("it is kept", lambda: json.loads(rig.api.get("/api/v1/namespaces/penstock/configmaps/penstock-scaler")["data"]["chat"]).get("start_up_s"), 40, 0.5)
+    f.servers[0].proc.kill()
+    f.servers[0] = f.serve(1)
+    f.servers.pop()
+    poll("the next one has spoken", lambda: f.record(), 30, 0.2)
+    after = f.record()["start_p50_s"]
+    assert after < believed / 2 and kept < believed, (believed, kept, after)
+    return f"believed {believed:.0f} s, kept {kept:.1f} s, the next one begins with {after:.1f} s"
+
+
+@fleet
 def owned_by_a_person(rig, fleet):
     """kubectl scale stops it, it says who, and it waits to be told."""
     f = fleet("scale", replicas=1)
