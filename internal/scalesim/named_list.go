@@ -32,6 +32,8 @@ func NamedScenarios() []Named {
 			Question: "What does it save over an HPA that serves as well?", parts: dayParts, judge: dayJudge},
 		{Name: "X6", Title: "Steady load at 4.5 replicas with noise, replicas that take 540 s",
 			Question: "How often does the fleet change its direction?", parts: noiseParts, judge: noiseJudge},
+		{Name: "X7", Title: "Thirty variants that are seldom asked for, over two weeks",
+			Question: "Which of them should go to zero? (more: penstock whatif zero)", parts: func(uint64, *Scenario) []part { return nil }, judge: zeroGoals},
 		{Name: "X8", Title: "Metrics lost, a replica that lies, a quota that is used up",
 			Question: "Does a fault ever take replicas away from a busy pool?", parts: faultParts, judge: faultJudge},
 		{Name: "X9", Title: "Replicas that start in half a second to two seconds",
