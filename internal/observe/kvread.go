@@ -276,7 +276,7 @@ func (r *KVReader) follow(ctx context.Context, k *kvReader, s kvSource) {
 func (r *KVReader) session(ctx context.Context, k *kvReader, s kvSource, v *kvView) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	sub := zmq4.NewSub(ctx, zmq4.WithAutomaticReconnect(true), zmq4.WithDialerRetry(250*time.Millisecond), zmq4.WithDialerMaxRetries(-1))
+	sub := zmq4.NewSub(ctx, zmq4.WithAutomaticReconnect(!s.bind), zmq4.WithDialerRetry(250*time.Millisecond), zmq4.WithDialerMaxRetries(-1))
 	defer sub.Close()
 	if err := sub.SetOption(zmq4.OptionSubscribe, ""); err != nil {
 		return err

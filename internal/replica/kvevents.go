@@ -55,8 +55,9 @@ func newEventStream(endpoint, replay, model string, block int) (*eventStream, er
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &eventStream{endpoint: endpoint, topic: "kv@" + strings.TrimPrefix(endpoint, "tcp://") + "@" + model, block: block,
 		cancel: cancel, queue: make(chan []byte, eventQueue), known: map[uint64]*blockMeta{}}
-	e.sock = zmq4.NewPub(ctx, zmq4.WithAutomaticReconnect(true), zmq4.WithDialerRetry(200*time.Millisecond), zmq4.WithDialerMaxRetries(-1))
 	bind := strings.Contains(endpoint, "*")
+	// Only a socket that dials may dial again: one that listens would dial itself.
+	e.sock = zmq4.NewPub(ctx, zmq4.WithAutomaticReconnect(!bind), zmq4.WithDialerRetry(200*time.Millisecond), zmq4.WithDialerMaxRetries(-1))
 	if bind {
 		if err := e.sock.Listen(strings.Replace(endpoint, "*", "0.0.0.0", 1)); err != nil {
 			cancel()
