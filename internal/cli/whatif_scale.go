@@ -95,7 +95,8 @@ func printFrontier(w io.Writer, f *scalesim.Frontier) {
 		if r.PerHour >= 0 {
 			bound = fmt.Sprintf("at most %d", r.PerHour)
 		}
-		fmt.Fprintf(w, "%-22s %12.1f %8.2f%% %14.1f %15.1f%+.0f%%\n", bound, r.Reversals, 100*r.SLO, r.ReplicaHours, r.Price, 100*r.Price/max(1e-9, f.Reversals[0].ReplicaHours))
+		price := fmt.Sprintf("%+.1f h, %+.0f%%", r.Price, 100*r.Price/max(1e-9, f.Reversals[0].ReplicaHours))
+		fmt.Fprintf(w, "%-22s %12.1f %8.2f%% %14.1f %16s\n", bound, r.Reversals, 100*r.SLO, r.ReplicaHours, price)
 	}
 	fmt.Fprintf(w, "\n%s\n", f.Verdict)
 }
