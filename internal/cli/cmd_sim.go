@@ -33,7 +33,7 @@ it with the pickers of the field. The same seed gives the same bytes.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	})
-	c.AddCommand(simSuiteCmd(e), simCompareCmd(e), simTestCmd(e), simScaleCmd(e))
+	c.AddCommand(simSuiteCmd(e), simCompareCmd(e), simTestCmd(e), simScaleCmd(e), simLoRACmd(e))
 	return c
 }
 

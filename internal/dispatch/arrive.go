@@ -130,12 +130,16 @@ func (d *Dispatch) question(e *entry) {
 	if d.queued > 0 || d.heldThere > 0 {
 		in.Queue = d
 	}
-	in.AdapterCold = nil
+	in.AdapterCold, in.AdapterWait = nil, nil
 	if e.req.Adapter != "" {
 		for k := range d.slots {
 			d.cold[k] = !d.holdsAdapter(int32(k), e.req.Adapter)
+			d.adapterWait[k] = 0
+			if d.cold[k] {
+				d.adapterWait[k] = d.displaces(int32(k))
+			}
 		}
-		in.AdapterCold = d.cold
+		in.AdapterCold, in.AdapterWait = d.cold, d.adapterWait
 	}
 	in.Engine = d.learned.coef
 	in.Context = d.learned.context(d.now, e.req.MaxTokens)
@@ -247,40 +251,6 @@ func hasAdapter(as []fleet.Adapter, name string) bool {
 	return false
 }
 
-// holdsAdapter reports whether an adapter is believed to sit in a slot of the
-// endpoint: the scrape says so, or it was sent there lately.
-func (d *Dispatch) holdsAdapter(i int32, name string) bool {
-	if slices.Contains(d.aux[i].lora, name) {
-		return true
-	}
-	if st := d.slots[i].State; st != nil {
-		for k := range st.Adapters {
-			if a := &st.Adapters[k]; a.Name == name {
-				return a.State == fleet.AdapterResident || a.State == fleet.AdapterRunning
-			}
-		}
-	}
-	return false
-}
-
-// usedAdapter notes that an adapter was sent to a slot: it is the most recent of as
-// many as the engine has room for.
-func (d *Dispatch) usedAdapter(i int32, name string) {
-	a := &d.aux[i]
-	room := max(1, d.o.Profile.LoRASlots)
-	if st := d.slots[i].State; st != nil && st.LoRASlots.OK() {
-		room = max(1, int(st.LoRASlots.V))
-	}
-	k := slices.Index(a.lora, name)
-	if k < 0 {
-		a.lora = append(a.lora, name)
-		k = len(a.lora) - 1
-	}
-	copy(a.lora[1:k+1], a.lora[:k])
-	a.lora[0] = name
-	a.lora = a.lora[:min(len(a.lora), room)]
-}
-
 // send puts entry i on the wire as dec says.
 func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e, slot, p := &d.entries[i], dec.Chosen, dec.Pick()
@@ -296,7 +266,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	d.tell(NoteSent, i, 0)
 	d.blind.ours(d.now)
 	if e.req.Adapter != "" {
-		d.usedAdapter(slot, e.req.Adapter)
+		d.useAdapter(slot, e.req.Adapter)
 	}
 	if a.breaker.ejected() {
 		e.trial, a.breaker.trying = true, true

@@ -153,6 +153,9 @@ func (d *Dispatch) takeBack(i int32) {
 	d.index.Unpin(d.now, e.pins)
 	if e.peer == 0 {
 		d.unweigh(e)
+		if e.req.Adapter != "" {
+			d.leaveAdapter(slot, e.req.Adapter)
+		}
 		d.n.InFlight--
 		d.tell(NoteEnd, i, 0)
 	} else {

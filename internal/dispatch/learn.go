@@ -88,6 +88,8 @@ type learned struct {
 	rhoAt                  fleet.Time
 	blockTokens            float64
 	adapterMS              float64
+	adapters               map[string]decayed // requests, by adapter
+	cold                   decayed            // loads of adapters
 	sizes                  map[string]*textSize
 }
 

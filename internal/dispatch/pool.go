@@ -53,6 +53,8 @@ type Dispatch struct {
 	pinned  []int32
 	cold    []bool
 
+	adapterWait []float64
+
 	shadow    route.Policy // decides without effect; nil: none
 	shadowDec route.Decision
 	shadowed  ShadowStats
@@ -83,9 +85,9 @@ type slot struct {
 	breaker breaker
 	speed   speed
 	share   slotShare
-	lora    []string   // adapters sent there, most recent first
-	peers   int32      // requests of other routers in flight there
-	theirs  *peerQueue // what other routers hold for it; nil: never any
+	lora    []adapterUse // adapters sent there, most recent first
+	peers   int32        // requests of other routers in flight there
+	theirs  *peerQueue   // what other routers hold for it; nil: never any
 	url     string
 
 	sent, failed, leaked, restarts uint64
@@ -180,6 +182,7 @@ func (d *Dispatch) addSlot(id string) int32 {
 		d.hits = append(d.hits, 0)
 		d.pinned = append(d.pinned, 0)
 		d.cold = append(d.cold, false)
+		d.adapterWait = append(d.adapterWait, 0)
 	}
 	d.slots[i] = route.Slot{ID: id, Key: xxh3.HashString(id), Speed: 1, KVLimit: 1, Drop: route.DropGone}
 	d.aux[i] = slot{used: true, life: d.aux[i].life + 1, fifo: emptyList, queue: d.aux[i].queue, inFlightAt: emptyHistory}

@@ -119,6 +119,9 @@ type Input struct {
 	// AdapterCold says, per slot, that the request's LoRA adapter would have to be
 	// loaded there first. nil where the request names no adapter.
 	AdapterCold []bool
+	// AdapterWait is, per slot, what loading it there costs beside the load, in ms;
+	// nil: nothing.
+	AdapterWait []float64
 
 	Engine  Coef
 	Context Context

@@ -55,6 +55,9 @@ func (c *Candidate) price(in *Input) {
 	}
 	if in.AdapterCold != nil && in.AdapterCold[c.Slot] {
 		c.AdapterMS = float32(in.Context.AdapterMS)
+		if in.AdapterWait != nil {
+			c.AdapterMS += float32(in.AdapterWait[c.Slot])
+		}
 	}
 	c.Price(&in.Engine, &in.Context, in.PromptTokens)
 }

@@ -32,10 +32,12 @@ type Result struct {
 	Throughput float64 `json:"requests_per_s"`
 	OutputRate float64 `json:"output_tokens_per_s"`
 
-	Preemptions int64   `json:"preemptions"`
-	Retried     int     `json:"retried"`
-	Held        int     `json:"held"` // requests that waited in the router's queue
-	MaxHeld     float64 `json:"max_held_ms"`
+	Preemptions int64 `json:"preemptions"`
+	// AdapterLoads counts LoRA adapters that replicas loaded.
+	AdapterLoads int64   `json:"adapter_loads,omitempty"`
+	Retried      int     `json:"retried"`
+	Held         int     `json:"held"` // requests that waited in the router's queue
+	MaxHeld      float64 `json:"max_held_ms"`
 
 	// The router's view beside the truth.
 	PredictedHit  float64 `json:"predicted_hit_ratio"` // expected at the pick

@@ -115,7 +115,7 @@ func (r *run) start() {
 		r.byID = append(r.byID, i)
 	}
 	sort.Slice(r.byID, func(a, b int) bool { return r.replicas[r.byID[a]].id < r.replicas[r.byID[b]].id })
-	r.models = []string{r.c.Profile.Model}
+	r.models = append([]string{r.c.Profile.Model}, r.traffic.adapters()...)
 	r.wheel.init(r.c.Replicas)
 	for i := range r.c.Routers {
 		seed := r.c.Seed + uint64(i)*0x9e3779b97f4a7c15
@@ -427,6 +427,7 @@ func (r *run) finish() Result {
 		p := &r.replicas[i]
 		s := p.core.Stats(r.now)
 		res.Preemptions += s.Preemptions + p.preempted
+		res.AdapterLoads += s.AdapterLoads
 		if p.changed {
 			continue
 		}

@@ -75,6 +75,19 @@ func (t *Traffic) means() (output, think float64) {
 	return output / n, think / n
 }
 
+// adapters returns the LoRA adapters that the traffic names, in order of first sight.
+func (t *Traffic) adapters() []string {
+	var out []string
+	seen := map[string]bool{"": true}
+	for _, s := range t.sessions {
+		if !seen[s.Adapter] {
+			seen[s.Adapter] = true
+			out = append(out, s.Adapter)
+		}
+	}
+	return out
+}
+
 func (t *Traffic) add(s *workload.Session) {
 	seed := workload.AdapterSeed(s.Adapter)
 	prompts := make([]prompt, len(s.Turns))

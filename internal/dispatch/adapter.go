@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatch
+
+import (
+	"math"
+	"slices"
+
+	"github.com/penstock-project/penstock/internal/fleet"
+)
+
+const (
+	// adapterSeconds is the memory of how often adapters are asked for, coldSeconds
+	// that of how often one had to be loaded.
+	adapterSeconds = 300
+	coldSeconds    = 60
+	// displacedPrice times the time of a load, for the adapter that has to go: the
+	// step that loads it back stalls the streams there as well.
+	displacedPrice = 2.0
+	// adaptersMost bounds the adapters whose use is remembered.
+	adaptersMost = 1 << 14
+)
+
+// adapterUse is one adapter at a slot.
+type adapterUse struct {
+	name    string
+	running int32 // requests in flight there
+}
+
+// holdsAdapter reports whether an adapter is believed to sit in a slot of the
+// endpoint: the scrape says so, or it was sent there lately.
+func (d *Dispatch) holdsAdapter(i int32, name string) bool {
+	if d.adapterAt(i, name) >= 0 {
+		return true
+	}
+	if st := d.slots[i].State; st != nil {
+		for k := range st.Adapters {
+			if a := &st.Adapters[k]; a.Name == name {
+				return a.State == fleet.AdapterResident || a.State == fleet.AdapterRunning
+			}
+		}
+	}
+	return false
+}
+
+// adapterAt returns the place of an adapter in the list of those sent to a slot; -1
+// where it is not among them.
+func (d *Dispatch) adapterAt(i int32, name string) int {
+	return slices.IndexFunc(d.aux[i].lora, func(a adapterUse) bool { return a.name == name })
+}
+
+// adapterRoom is how many adapters an endpoint keeps at a time.
+func (d *Dispatch) adapterRoom(i int32) int {
+	if st := d.slots[i].State; st != nil && st.LoRASlots.OK() {
+		return max(1, int(st.LoRASlots.V))
+	}
+	return max(1, d.o.Profile.LoRASlots)
+}
+
+// useAdapter notes that an adapter was sent to a slot: it is the most recent of those
+// that the engine has room for. The engine drops the least recent of those that no
+// request runs with.
+func (d *Dispatch) useAdapter(i int32, name string) {
+	l := &d.learned
+	if l.adapters == nil || len(l.adapters) >= adaptersMost {
+		l.adapters = map[string]decayed{}
+	}
+	u := l.adapters[name]
+	u.add(d.now, 1, adapterSeconds)
+	l.adapters[name] = u
+
+	a := &d.aux[i]
+	k := d.adapterAt(i, name)
+	if k < 0 {
+		l.cold.add(d.now, 1, coldSeconds)
+		if len(a.lora) >= d.adapterRoom(i) {
+			if v := a.leastRecent(); v >= 0 {
+				a.lora = slices.Delete(a.lora, v, v+1)
+			}
+		}
+		a.lora = append(a.lora, adapterUse{name: name})
+		k = len(a.lora) - 1
+	}
+	used := a.lora[k]
+	used.running++
+	copy(a.lora[1:k+1], a.lora[:k])
+	a.lora[0] = used
+}
+
+// leaveAdapter notes that a request with an adapter left a slot.
+func (d *Dispatch) leaveAdapter(i int32, name string) {
+	a := &d.aux[i]
+	if k := d.adapterAt(i, name); k >= 0 && a.lora[k].running > 0 {
+		a.lora[k].running--
+		// Beyond its room the engine has dropped what nothing runs with.
+		for len(a.lora) > d.adapterRoom(i) {
+			v := a.leastRecent()
+			if v < 0 {
+				return
+			}
+			a.lora = slices.Delete(a.lora, v, v+1)
+		}
+	}
+}
+
+// leastRecent is the place of the adapter that would go next: the least recent one
+// that no request runs with; -1 where requests run with all.
+func (a *slot) leastRecent() int {
+	for k := len(a.lora) - 1; k >= 0; k-- {
+		if a.lora[k].running == 0 {
+			return k
+		}
+	}
+	return -1
+}
+
+// displaces is what the load of an adapter costs at a slot beside the load itself, in
+// ms: the wait until an adapter has no request running where all of them have, or the
+// load that will bring the one back that has to go, as probable as it is asked for
+// again before it would have gone anyway.
+func (d *Dispatch) displaces(i int32) float64 {
+	a, l := &d.aux[i], &d.learned
+	room := d.adapterRoom(i)
+	if len(a.lora) < room {
+		return 0
+	}
+	v := a.leastRecent()
+	if v < 0 || len(a.lora) > room {
+		s := &d.slots[i]
+		life := l.output.v * l.coef.Step(float64(s.Streams), s.CtxTokens) * s.Speed
+		least := a.lora[0].running
+		for _, u := range a.lora {
+			least = min(least, max(1, u.running))
+		}
+		queue := float64(1 + len(a.lora) - room)
+		return life * (0.5 + 0.5*math.Log(float64(1+least))) * queue * 1e3
+	}
+	u := l.adapters[a.lora[v].name]
+	rate := u.value(d.now, adapterSeconds) / adapterSeconds
+	cold := l.cold.value(d.now, coldSeconds) / coldSeconds
+	stay := float64(room*max(1, d.ready)) / max(cold, 1e-3)
+	return displacedPrice * l.adapterMS * (1 - math.Exp(-rate*stay))
+}
