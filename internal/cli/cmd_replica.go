@@ -48,6 +48,7 @@ Every answer says so in its Server header, and so does /version.`,
 	f.StringArrayVar(&o.LoRA, "lora", nil, "LoRA adapter to serve from the start, NAME or NAME=PATH; repeatable")
 	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", 0, "how long running answers may go on after SIGTERM")
 	f.DurationVar(&o.KeepAlive, "keep-alive", 5*time.Second, "close idle connections after it")
+	f.BoolVar(&o.SleepMode, "enable-sleep-mode", false, "answer /sleep and /wake_up")
 	f.IntVar(&o.StreamInterval, "stream-interval", 1, "tokens a streamed chunk, at least")
 	f.Float64Var(&o.OutputMean, "output-mean", 180, "mean length of answers that nothing cuts short, in tokens")
 	f.StringVar(&o.KVReplay, "kv-replay", "", "ZMQ endpoint where readers of KV events ask again for what they lost, e.g. tcp://*:5558")

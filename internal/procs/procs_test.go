@@ -5,6 +5,7 @@ package procs_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -219,6 +220,37 @@ func TestDeadReplicaIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.until(t, "another one", func(n []procs.Info) bool { return ready(1)(n) && n[0].ID != l[0].ID })
+}
+
+// A replica that is not needed sleeps, is woken before anything is started, and ends
+// when it has slept long enough.
+func TestSleepBeforeStop(t *testing.T) {
+	self, _ := os.Executable()
+	f := run(t, procs.Options{Max: 2, Sleep: time.Hour,
+		Command: []string{self, "replica", "--model", "{model}", "--listen", "127.0.0.1:{port}", "--enable-sleep-mode"}})
+	f.apply(t, 1)
+	l := f.until(t, "a ready replica", ready(1))
+	f.apply(t, 0)
+	f.until(t, "it sleeps", func(l []procs.Info) bool { return len(l) == 1 && l[0].State == "asleep" })
+	res, err := http.Get(l[0].URL + "/is_sleeping")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if !strings.Contains(string(b), "true") {
+		t.Errorf("the engine says %s", b)
+	}
+	if st, _ := f.State(t.Context()); st.Wanted != 0 || len(st.Pending) != 0 {
+		t.Errorf("state: %+v", st)
+	}
+	f.apply(t, 1)
+	again := f.until(t, "it is awake", ready(1))
+	if again[0].PID != l[0].PID {
+		t.Errorf("another process was started: %+v", again)
+	}
+	f.stop()
+	gone(t, l[0].PID)
 }
 
 // A process that ignores SIGTERM, with a worker of its own: both are gone.

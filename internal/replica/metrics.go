@@ -177,8 +177,9 @@ func (s *Server) writeEngine(x *exposition, st *engine.Stats) {
 	one("vllm:num_requests_waiting", "gauge", "Requests that wait.", float64(st.Waiting))
 	by("vllm:num_requests_waiting_by_reason", "gauge", "Requests that wait, by why.", "reason",
 		[]string{"capacity", "deferred"}, float64(st.Waiting-st.Deferred), float64(st.Deferred))
+	awake, offloaded, discarded := s.sleepState()
 	by("vllm:engine_sleep_state", "gauge", "1 for the state that the engine is in.", "sleep_state",
-		[]string{"awake", "weights_offloaded", "discard_all"}, 1, 0, 0)
+		[]string{"awake", "weights_offloaded", "discard_all"}, awake, offloaded, discarded)
 	one("vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use, 0 to 1.", st.KVUsage())
 	one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", float64(st.CacheQueries))
 	one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", float64(st.CacheHits))

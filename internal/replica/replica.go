@@ -46,6 +46,8 @@ type Options struct {
 	Quantum         time.Duration // least time between two looks at the engine while it streams; 0 means 2 ms
 	OutputMean      float64       // tokens that the model answers on average when nothing cuts it short; 0 means 180
 
+	SleepMode bool // answers /sleep and /wake_up
+
 	KVEvents string    // ZMQ endpoint of the KV event stream; "" off
 	KVReplay string    // ZMQ endpoint where readers ask for events again; "" off
 	Log      io.Writer // start-up and shutdown log; nil discards
@@ -64,6 +66,7 @@ type Server struct {
 	jobs     map[uint64]*job
 	nextID   uint64
 	draining bool
+	asleep   int  // level of sleep; 0: awake
 	broken   bool // draining time is over: answers that still run end with an error
 	adapters adapterSet
 	met      metrics

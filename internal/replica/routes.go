@@ -41,6 +41,9 @@ func (s *Server) routes() {
 		{"/v1/messages/count_tokens", post, s.countTokens},
 		{"/v1/embeddings", post, s.embeddings},
 		{"/tokenize", post, s.tokenize},
+		{"/sleep", post, s.goToSleep},
+		{"/wake_up", post, s.wakeUp},
+		{"/is_sleeping", get, s.isSleeping},
 		{"/detokenize", post, s.detokenize},
 		{"/v1/load_lora_adapter", post, s.loadLoRA},
 		{"/v1/unload_lora_adapter", post, s.unloadLoRA},
@@ -87,10 +90,13 @@ func (s *Server) Handler() http.Handler {
 // gate refuses work of a replica that drains or has been told to fail.
 func (s *Server) gate() *apiError {
 	s.mu.Lock()
-	draining := s.draining
+	draining, asleep := s.draining, s.asleep > 0
 	s.mu.Unlock()
 	if draining {
 		return errDraining
+	}
+	if asleep {
+		return errAsleep
 	}
 	if status := s.weather.strike(); status != 0 {
 		return &apiError{status, "InternalServerError", "", fmt.Sprintf("simulated failure with status %d", status)}
