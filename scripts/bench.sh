@@ -46,4 +46,15 @@ ${GO:-go} build -trimpath -o build/bench-epp ./bench/epp
 flags=(-penstock bin/penstock)
 [ -z "${QUICK:-}" ] || flags+=(-repeats 1 -d 700ms)
 echo
-exec build/bench-epp "${flags[@]}"
+build/bench-epp "${flags[@]}"
+
+# The simulator: requests of the Mooncake conversation trace per second of one core.
+# Without the trace it is left out.
+echo
+PENSTOCK_SHARED=${PENSTOCK_SHARED:-$PWD/../shared} ${GO:-go} test -run '^$' -bench '^BenchmarkMooncake$' -benchtime 2x -timeout 10m -v ./internal/sim |
+  awk '/requests\/cpu-s/ {
+         name = $1; sub(/^BenchmarkMooncake\//, "", name); sub(/-[0-9]+$/, "", name)
+         for (i = 3; i < NF; i += 2) v[$(i + 1)] = $i
+         printf "%-14s %9.0f requests a second and core, %4.0f MB heap\n", name, v["requests/cpu-s"], v["heap-MB"]
+       }
+       /SKIP|traces are not/ { print "sim-light, sim-penstock: skipped, the trace is not here" }' | sort -u
