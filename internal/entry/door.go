@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -87,18 +86,20 @@ func (d *Door) Salt(who *Identity, s *wire.Scan) string {
 	if policy != "tenant" && policy != "user" || !s.Surface.Generates() {
 		return "" // other surfaces have no prefix cache that the timing of answers shows
 	}
-	h := sha256.New()
-	fmt.Fprintf(h, "penstock cache salt v1\x00%q", who.Tenant)
+	b := append(make([]byte, 0, 192), "penstock cache salt v1\x00"...)
+	b = strconv.AppendQuote(b, who.Tenant)
 	if policy == "user" {
 		// A token names its user; of a key the client says whom it asks for, which
 		// parts its own users only.
-		fmt.Fprintf(h, "\x00%q", who.User)
+		b = strconv.AppendQuote(append(b, 0), who.User)
 		if who.User == "" {
-			fmt.Fprintf(h, "\x00%q\x00%d", who.Key, s.User)
+			b = strconv.AppendQuote(append(b, 0), who.Key)
+			b = strconv.AppendUint(append(b, 0), s.User, 10)
 		}
 	}
-	fmt.Fprintf(h, "\x00%q", s.CacheSalt)
-	return hex.EncodeToString(h.Sum(nil)[:16])
+	b = strconv.AppendQuote(append(b, 0), string(s.CacheSalt))
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
 }
 
 // Policies on what of a prompt may be recorded, the strictest first. Prompts and

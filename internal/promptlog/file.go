@@ -4,8 +4,6 @@ package promptlog
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -81,15 +79,8 @@ func NewFile(o FileOptions) (*File, error) {
 
 // Take implements Sink.
 func (f *File) Take(r *Record) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if enc.Encode(r) != nil {
-		f.Dropped.Add(1)
-		return
-	}
 	select {
-	case f.queue <- b.Bytes():
+	case f.queue <- append(r.AppendJSON(make([]byte, 0, 768)), '\n'):
 	default:
 		f.Dropped.Add(1)
 	}

@@ -16,11 +16,14 @@ import (
 	"encoding/hex"
 	"hash"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/penstock-project/penstock/internal/wire"
 )
 
 // Level is how much of a request is recorded.
@@ -186,6 +189,75 @@ type Text struct {
 	HMAC      string `json:"hmac_sha256,omitempty"`
 	Text      string `json:"text,omitempty"`
 	Truncated bool   `json:"truncated,omitempty"`
+}
+
+// AppendJSON appends the record as JSON, without reflection: it stands on the way of
+// requests.
+func (r *Record) AppendJSON(b []byte) []byte {
+	text := func(key, v string) {
+		b = append(append(append(b, ',', '"'), key...), `":`...)
+		b = wire.AppendString(b, v)
+	}
+	optional := func(key, v string) {
+		if v != "" {
+			text(key, v)
+		}
+	}
+	number := func(key string, v *int) {
+		b = append(append(append(b, ',', '"'), key...), `":`...)
+		if v == nil {
+			b = append(b, "null"...)
+		} else {
+			b = strconv.AppendInt(b, int64(*v), 10)
+		}
+	}
+	b = append(b, `{"schema":`...)
+	b = wire.AppendString(b, r.Schema)
+	b = append(b, `,"time":"`...)
+	b = append(r.Time.AppendFormat(b, time.RFC3339Nano), '"')
+	text("id", r.ID)
+	text("level", r.Level)
+	text("tenant", r.Tenant)
+	optional("key", r.Key)
+	text("model", r.Model)
+	optional("engine_model", r.EngineModel)
+	text("surface", r.Surface)
+	if r.Stream {
+		b = append(b, `,"stream":true`...)
+	}
+	number("status", &r.Status)
+	text("outcome", r.Outcome)
+	number("prompt_tokens", r.PromptTokens)
+	number("output_tokens", r.OutputTokens)
+	b = append(b, `,"ttft_ms":`...)
+	if r.TTFTMS == nil {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendFloat(b, *r.TTFTMS, 'f', -1, 64)
+	}
+	b = append(b, `,"e2e_ms":`...)
+	b = strconv.AppendFloat(b, r.E2EMS, 'f', -1, 64)
+	b = r.Prompt.appendJSON(b, "prompt")
+	b = r.Answer.appendJSON(b, "answer")
+	return append(b, '}')
+}
+
+func (t *Text) appendJSON(b []byte, key string) []byte {
+	if t == nil {
+		return b
+	}
+	b = append(append(append(b, ',', '"'), key...), `":{"bytes":`...)
+	b = strconv.AppendInt(b, t.Bytes, 10)
+	if t.HMAC != "" {
+		b = append(append(append(b, `,"hmac_sha256":"`...), t.HMAC...), '"')
+	}
+	if t.Text != "" {
+		b = wire.AppendString(append(b, `,"text":`...), t.Text)
+	}
+	if t.Truncated {
+		b = append(b, `,"truncated":true`...)
+	}
+	return append(b, '}')
 }
 
 // Schema is the schema name of a Record.

@@ -229,3 +229,25 @@ func TestFileSink(t *testing.T) {
 		t.Errorf("%d lines", len(got))
 	}
 }
+
+// What is written by hand is what encoding/json would write.
+func TestAppendJSON(t *testing.T) {
+	n, ms := 7, 1.25
+	for _, r := range []Record{
+		{Schema: Schema, ID: "x"},
+		{Schema: Schema, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), ID: "a\"b\n", Level: "full", Tenant: "t", Key: "k", Model: "m", EngineModel: "e", Surface: "chat", Stream: true,
+			Status: 200, Outcome: "ok", PromptTokens: &n, OutputTokens: &n, TTFTMS: &ms, E2EMS: 12.5, Prompt: &Text{Bytes: 3, HMAC: "ab", Text: "<é>\x01", Truncated: true}, Answer: &Text{}},
+	} {
+		want, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a, b any
+		if err := json.Unmarshal(r.AppendJSON(nil), &a); err != nil {
+			t.Fatalf("%v: %s", err, r.AppendJSON(nil))
+		}
+		if json.Unmarshal(want, &b); fmt.Sprint(a) != fmt.Sprint(b) {
+			t.Errorf("%s\n%s", r.AppendJSON(nil), want)
+		}
+	}
+}
