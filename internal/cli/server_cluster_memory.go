@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/flow"
@@ -15,27 +14,26 @@ import (
 // What one process learned about a pool is kept beside the lease, so that a restart or
 // another leader does not begin with a belief.
 
-// startUp is the start-up time in seconds that was learned for a pool before; believed
-// where nothing is remembered.
-func (c *clusterScaling) startUp(pool string, believed float64) float64 {
+// starts are the start-up times in seconds that were learned of a pool before, oldest
+// first; none where nothing is remembered.
+func (c *clusterScaling) starts(pool string) []float64 {
 	if c.Hand(pool) == nil {
-		return believed
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	m, err := c.lead.Recall(ctx, pool)
-	if err != nil || m.StartUp <= 0 {
-		return believed
+	if err != nil || len(m.Starts) == 0 {
+		return nil
 	}
-	c.s.log.Info("the start-up time is remembered", "pool", pool, "seconds", m.StartUp)
-	return m.StartUp
+	c.s.log.Info("start-up times are remembered", "pool", pool, "seconds", m.Starts)
+	return m.Starts
 }
 
 // remember keeps what the loops learned, as the leader, until ctx ends.
 func (c *clusterScaling) remember(ctx context.Context) {
 	t := time.NewTicker(10 * time.Second)
 	defer t.Stop()
-	first := map[string]float64{} // what each loop believed before it saw a start
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,28 +45,15 @@ func (c *clusterScaling) remember(ctx context.Context) {
 		}
 		for pool := range c.hands {
 			r := c.last(pool)
-			if r == nil {
+			if r == nil || len(r.Starts) == 0 {
 				continue
 			}
-			if _, ok := first[pool]; !ok {
-				first[pool] = r.StartP50
-			}
-			if r.StartP50 != first[pool] {
-				if err := c.learned(ctx, pool, r.StartP50); err != nil {
-					c.s.log.Debug("what was learned is not kept", "pool", pool, "error", err.Error())
-				}
+			err := c.lead.Remember(ctx, pool, func(m *kube.Memory) { m.Starts = r.Starts })
+			if err != nil {
+				c.s.log.Debug("what was learned is not kept", "pool", pool, "error", err.Error())
 			}
 		}
 	}
-}
-
-// learned writes a start-up time that differs by more than a tenth from what is kept.
-func (c *clusterScaling) learned(ctx context.Context, pool string, seconds float64) error {
-	m, err := c.lead.Recall(ctx, pool)
-	if err != nil || math.Abs(seconds-m.StartUp) <= 0.1*m.StartUp {
-		return err
-	}
-	return c.lead.Remember(ctx, pool, func(m *kube.Memory) { m.StartUp = seconds })
 }
 
 // last is the newest record of a pool's loop; nil where there is none.

@@ -69,9 +69,7 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 		o.Hand = lp.procs
 	} else if h := s.cluster.Hand(lp.cfg.Name); h != nil {
 		o.Hand = h
-		if lp.cfg.Scale.StartUp == 0 {
-			o.Policy.StartUp = s.cluster.startUp(lp.cfg.Name, o.Policy.StartUp)
-		}
+		o.Policy.Starts = s.cluster.starts(lp.cfg.Name)
 	}
 	return flow.NewScaler(o), nil
 }

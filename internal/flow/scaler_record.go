@@ -55,11 +55,12 @@ type ScaleRecord struct {
 	Blocked    string            `json:"blocked,omitempty"`    // why nothing can be added
 	Conditions []scale.Condition `json:"conditions"`
 
-	StartP50    float64 `json:"start_p50_s"`
-	StartP90    float64 `json:"start_p90_s"`
-	KnownFor    float64 `json:"known_for_s"`
-	CapacityFit float64 `json:"capacity_fit"`
-	Reversals   int     `json:"reversals_1h"`
+	Starts      []float64 `json:"-"` // learned start-up times in seconds, oldest first
+	StartP50    float64   `json:"start_p50_s"`
+	StartP90    float64   `json:"start_p90_s"`
+	KnownFor    float64   `json:"known_for_s"`
+	CapacityFit float64   `json:"capacity_fit"`
+	Reversals   int       `json:"reversals_1h"`
 	// InputAt is when something was last offered, DifferedAt when another number than
 	// the present one was last wanted: the proof that the loop is alive.
 	InputAt    scale.Moment `json:"input_at"`
@@ -116,7 +117,7 @@ func recordOf(r *scale.Recommendation) *ScaleRecord {
 		Pending: []ScalePending{}, Offered: tidy(r.Offered), PerReplica: tidy(r.PerReplica), Unit: r.Unit, Attainment: r.Attainment,
 		Signals: append([]scale.Signal{}, r.Signals...), Raw: r.Raw, Constraints: []ScaleConstraint{}, Binding: r.Binding, Next: r.Next,
 		Victims: append([]string{}, r.Victims...), NoOpinion: r.Reason, Conditions: append([]scale.Condition{}, r.Conditions...),
-		StartP50: tidy(r.StartP50S), StartP90: tidy(r.StartP90S), KnownFor: r.KnownForS, CapacityFit: r.CapacityFit, Reversals: r.Reversals,
+		Starts: append([]float64(nil), r.Starts...), StartP50: tidy(r.StartP50S), StartP90: tidy(r.StartP90S), KnownFor: r.KnownForS, CapacityFit: r.CapacityFit, Reversals: r.Reversals,
 	}
 	for i := range x.Signals {
 		s := &x.Signals[i]

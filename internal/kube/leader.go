@@ -59,8 +59,8 @@ type Memory struct {
 	// Yield says that somebody else moved the object, and that nothing happens until
 	// an operator says so.
 	Yield *Yield `json:"yield,omitempty"`
-	// StartUp is the learned start-up time in seconds; 0: none.
-	StartUp float64 `json:"start_up_s,omitempty"`
+	// Starts are the learned start-up times in seconds, oldest first.
+	Starts []float64 `json:"starts_s,omitempty"`
 }
 
 // SetScale is one write of /scale.

@@ -24,6 +24,8 @@ type Policy struct {
 	// StartUp is the start-up time in seconds that is believed before any was
 	// seen; 0: 120 s.
 	StartUp float64
+	// Starts are start-up times in seconds that an earlier run learned, oldest first.
+	Starts []float64
 
 	// Attainment is the share of requests that shall meet their objectives: 0.95,
 	// 0.98, 0.99 or 0.995; 0: 0.99. It sets how much of the offered work a shadow

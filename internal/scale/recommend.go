@@ -393,7 +393,7 @@ func (s *Scaler) describe() {
 	r.Offered = s.levels.now[minuteWindow]
 	n := max(1, r.Ready+r.Coming())
 	r.PerReplica = s.table.carries(n) / float64(n)
-	r.StartP50S, r.StartP90S = s.start.p50, s.start.p90
+	r.StartP50S, r.StartP90S, r.Starts = s.start.p50, s.start.p90, s.start.times
 	r.CapacityFit = s.fit.factor
 	r.Attainment = s.policy.attainment()
 	r.Unit = "replica seconds per second"

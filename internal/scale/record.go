@@ -139,18 +139,20 @@ type Recommendation struct {
 	Draining int       `json:"draining"`
 	Pending  []Pending `json:"pending"`
 
-	Offered     float64 `json:"offered"`       // units, mean of the last minute
-	PerReplica  float64 `json:"per_replica"`   // units that one of the present replicas carries
-	StartP50S   float64 `json:"start_p50_s"`   // learned start-up time
-	StartP90S   float64 `json:"start_p90_s"`   //
-	CapacityFit float64 `json:"capacity_fit"`  // what outcomes say of the believed capacity; 1: as believed
-	Attainment  float64 `json:"attainment"`    // aimed at
-	Unit        string  `json:"unit"`          // of work
-	KnownForS   float64 `json:"known_for_s"`   // how long this traffic has been seen
-	Reversals   int     `json:"reversals_1h"`  // of the recommendation in the last hour
-	StartsS     float64 `json:"starts_1h_s"`   // replica time spent on starting in the last hour
-	HeldN       int     `json:"held"`          // requests that the router holds
-	HeldS       float64 `json:"held_oldest_s"` // how long the oldest held request has waited
+	Offered    float64 `json:"offered"`     // units, mean of the last minute
+	PerReplica float64 `json:"per_replica"` // units that one of the present replicas carries
+	StartP50S  float64 `json:"start_p50_s"` // learned start-up time
+	StartP90S  float64 `json:"start_p90_s"` //
+	// Starts are the learned start-up times in seconds, oldest first.
+	Starts      []float64 `json:"-"`
+	CapacityFit float64   `json:"capacity_fit"`  // what outcomes say of the believed capacity; 1: as believed
+	Attainment  float64   `json:"attainment"`    // aimed at
+	Unit        string    `json:"unit"`          // of work
+	KnownForS   float64   `json:"known_for_s"`   // how long this traffic has been seen
+	Reversals   int       `json:"reversals_1h"`  // of the recommendation in the last hour
+	StartsS     float64   `json:"starts_1h_s"`   // replica time spent on starting in the last hour
+	HeldN       int       `json:"held"`          // requests that the router holds
+	HeldS       float64   `json:"held_oldest_s"` // how long the oldest held request has waited
 
 	Raw         int          `json:"raw"`
 	Constraints []Constraint `json:"constraints"`

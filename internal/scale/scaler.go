@@ -98,6 +98,9 @@ func New(p Policy) *Scaler {
 	s.table.set(p.Capacity)
 	s.fit = newRefit()
 	s.start.prior = p.startUp()
+	for _, x := range p.Starts {
+		s.start.times = keep(s.start.times, x)
+	}
 	s.start.p50, s.start.p90 = s.start.quantiles()
 	s.relead()
 	s.rec.Schema, s.rec.Pool = Schema, p.Pool
