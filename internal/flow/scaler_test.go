@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,11 +98,23 @@ func (s *stage) look() {
 	s.f.Observe(snap)
 }
 
-// calls returns the numbers that were asked for, in order.
-func (s *stage) calls() []int {
+// asked, times and wanted are what was asked for so far.
+func (s *stage) asked() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.applied)
+	return append([]int(nil), s.applied...)
+}
+
+func (s *stage) times() []time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Time(nil), s.at...)
+}
+
+func (s *stage) wanted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.want
 }
 
 func (s *stage) ids() (n int) {
@@ -205,8 +216,8 @@ func TestZeroAndBack(t *testing.T) {
 			wg.Go(one)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if len(l.st.calls()) == 0 || l.st.at[0].Sub(began) > 100*time.Millisecond {
-			t.Fatalf("first start decided at %v %v, want within 100 ms", l.st.calls(), l.st.at)
+		if len(l.st.asked()) == 0 || l.st.times()[0].Sub(began) > 100*time.Millisecond {
+			t.Fatalf("first start decided at %v %v, want within 100 ms", l.st.asked(), l.st.times())
 		}
 		for range 400 { // 4 requests a second of half a second of work each
 			wg.Go(one)
@@ -217,15 +228,15 @@ func TestZeroAndBack(t *testing.T) {
 			t.Errorf("%d served, %d lost", served, lost)
 		}
 		most := 0
-		for _, n := range l.st.calls() {
+		for _, n := range l.st.asked() {
 			most = max(most, n)
 		}
 		if most < 4 || most > 8 {
-			t.Errorf("woke to %v, want about N of 2.2 units and what clears the rest", l.st.calls())
+			t.Errorf("woke to %v, want about N of 2.2 units and what clears the rest", l.st.asked())
 		}
-		for i := 1; i < len(l.st.calls()); i++ {
-			if l.st.at[i].Sub(began) < 60*time.Second && l.st.calls()[i] < l.st.calls()[i-1] {
-				t.Errorf("loading replicas were sent away: %v", l.st.calls())
+		for i := 1; i < len(l.st.asked()); i++ {
+			if l.st.times()[i].Sub(began) < 60*time.Second && l.st.asked()[i] < l.st.asked()[i-1] {
+				t.Errorf("loading replicas were sent away: %v", l.st.asked())
 			}
 		}
 		time.Sleep(10 * time.Minute)
@@ -388,8 +399,8 @@ func TestNoMatchIsNoOpinion(t *testing.T) {
 		if x.Desired != nil || len(x.Conditions) != 1 || x.Conditions[0].Code != "NoMatchingReplicas" || !strings.Contains(x.NoOpinion, `"Qwen/Qwen3-32B"`) {
 			t.Errorf("%+v", x)
 		}
-		if len(l.st.calls()) != 0 {
-			t.Errorf("applied %v without an opinion", l.st.calls())
+		if len(l.st.asked()) != 0 {
+			t.Errorf("applied %v without an opinion", l.st.asked())
 		}
 		l.f.Close()
 	})
@@ -451,9 +462,9 @@ func TestFaults(t *testing.T) {
 				go l.ask(t.Context(), 20000)
 				time.Sleep(time.Second)
 			}
-			starts := len(l.st.calls())
-			if starts > 4 || l.st.want > 8 {
-				t.Errorf("asked %v times: %v", starts, l.st.calls())
+			starts := len(l.st.asked())
+			if starts > 4 || l.st.wanted() > 8 {
+				t.Errorf("asked %v times: %v", starts, l.st.asked())
 			}
 			if x := l.Last(); x.Blocked == "" || !strings.Contains(fmt.Sprint(x.Conditions), "Blocked") {
 				t.Errorf("%+v", x)
@@ -493,8 +504,8 @@ func TestRestartInTheMiddle(t *testing.T) {
 		l.st.next = 6
 		l.run(t)
 		time.Sleep(115 * time.Second)
-		if l.st.ids() < 6 || len(l.st.calls()) > 0 && l.st.calls()[0] < 6 {
-			t.Errorf("%d replicas two minutes after the restart: %v, %s", l.st.ids(), l.st.calls(), l.Last().Sentence)
+		if l.st.ids() < 6 || len(l.st.asked()) > 0 && l.st.asked()[0] < 6 {
+			t.Errorf("%d replicas two minutes after the restart: %v, %s", l.st.ids(), l.st.asked(), l.Last().Sentence)
 		}
 		time.Sleep(30 * time.Minute)
 		if l.st.ids() != 1 {
