@@ -47,7 +47,11 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 	if l.engine, err = l.spawn("engine", self(), "role=engine", "-listen", strings.Join(l.engineAddr, ",")); err != nil {
 		return nil, err
 	}
-	if err := l.startAll(ctx); err != nil {
+	err = l.makeKey()
+	if err == nil {
+		err = l.startAll(ctx)
+	}
+	if err != nil {
 		l.stop()
 		return nil, err
 	}
@@ -55,7 +59,7 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 }
 
 // contenderOrder is the order in which contenders start, run and are printed.
-var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock", "penstock-epoll"}
+var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock", "penstock-epoll", "penstock-boundary"}
 
 // wanted reports whether a comma-separated list, empty for all, holds name.
 func wanted(list, name string) bool {
@@ -66,6 +70,7 @@ func (l *lab) startAll(ctx context.Context) error {
 	starts := map[string]func(listen string) (*contender, error){
 		"direct": l.direct, reference: l.startNginx, "reverseproxy": l.startPlain("reverseproxy"),
 		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock("portable"), "penstock-epoll": l.startPenstock("epoll"),
+		"penstock-boundary": l.startBoundary,
 	}
 	for _, name := range contenderOrder {
 		if !wanted(l.s.only, name) {
@@ -120,6 +125,71 @@ func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
 		cmd, err := l.spawn("penstock-"+streams, "/usr/bin/env", args...)
 		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz", admin: admin[0]}, err
 	}
+}
+
+// boundaryConf turns on what the gateway has at its boundary: keys, limits of several
+// kinds with a budget, fair queueing, a cache salt, hashes of prompts to a file, a
+// rollout with shadow traffic off, data policy, roles, traces and metrics.
+const boundaryConf = `listen: {http: %[1]q, admin: %[2]q}
+auth: {keysFile: %[3]s/keys.json, admin: keys}
+prices: [{model: "*", prompt: 1, output: 4}]
+tenants:
+  - name: bench
+    weight: 1
+    limits:
+      - {per: 1m, tokens: 1000000000, requests: 100000000}
+      - {per: 1h, outputTokens: 1000000000, scope: key}
+      - {concurrent: 100000}
+      - {every: month, budget: 900000000}
+    queueCap: 100000
+    logging: hash
+    cacheSalt: tenant
+    pools: [chat]
+logging:
+  sinks: [{name: file, dir: %[3]s/prompts}]
+  rules: [{level: hash, sample: 10%%, sinks: [file]}]
+rollouts:
+  - {name: r, model: canary, baseline: {model: bench}, canary: {model: bench-2}, steps: [10%%]}
+telemetry: {otlp: "http://%[4]s", sample: 10%%}
+pools:
+  - name: chat
+    models: [{name: bench, aliases: [bench-2]}]
+    replicas: {static: [%[5]s]}
+`
+
+// startBoundary starts penstock serve with everything at its boundary on.
+func (l *lab) startBoundary(listen string) (*contender, error) {
+	if _, err := os.Stat(l.s.penstock); err != nil {
+		return nil, fmt.Errorf("%w (%s)", errAbsent, l.s.penstock)
+	}
+	admin, err := freeAddrs(1)
+	if err != nil {
+		return nil, err
+	}
+	var urls []string
+	for _, a := range l.engineAddr {
+		urls = append(urls, "http://"+a)
+	}
+	conf := filepath.Join(l.s.dir, "boundary.yaml")
+	text := fmt.Sprintf(boundaryConf, listen, admin[0], l.s.dir, l.engineAddr[0], strings.Join(urls, ", "))
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	cmd, err := l.spawn("penstock-boundary", l.s.penstock, "serve", "--config", conf, "--log-level", "warn")
+	return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz"}, err
+}
+
+// makeKey makes the key that all requests show.
+func (l *lab) makeKey() error {
+	if _, err := os.Stat(l.s.penstock); err != nil {
+		return nil
+	}
+	out, err := exec.Command(l.s.penstock, "key", "create", "--file", filepath.Join(l.s.dir, "keys.json"), "--tenant", "bench").Output()
+	if err != nil {
+		return fmt.Errorf("penstock key create: %w", err)
+	}
+	authorization = "Authorization: Bearer " + strings.TrimSpace(string(out)) + "\r\n"
+	return nil
 }
 
 // nginxConf is nginx as an operator would set it up for this: connections kept to
