@@ -14,7 +14,7 @@ const (
 	// yieldMost is how long a router leaves a place at a replica to another router
 	// whose request goes first. The other one may wait for memory there, as it would
 	// in a single queue. Then it goes itself: the two may see the replica differently.
-	yieldMost = 500 * time.Millisecond
+	yieldMost = 50 * time.Millisecond
 	// yieldMargin is how much better the other's rank must be: notes are on their way
 	// for a while, and of two that are about equal each could leave the place to the
 	// other.
