@@ -157,7 +157,6 @@ type history struct {
 	spans    []*Span
 	findings []*FindingSpan
 	cursor   uint64
-	digest   string
 	reloaded time.Time
 	deep     []diagnose.Finding // of the records; renewed while somebody looks
 	deepAt   time.Time
