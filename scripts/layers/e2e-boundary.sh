@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two gateways and a Redis hold one tenant's limit under 500 concurrent streams with
 # random aborts: exactly while the store is up, within the stated overshoot while it
-# is killed and started again without its memory.
+# is killed and started again without its memory. Then one tenant floods with prompts
+# of 400 KB, and another's time to first token stays within 1.25 times of its value.
 set -euo pipefail
 . scripts/lib.sh
 trap stop_all EXIT
@@ -46,8 +47,35 @@ YAML
   wait "${pids[@]}" || true
 }
 
+# flood compares one tenant's time to first token with and without another one's flood.
+flood() {
+  local victim key r0 r1 pids=()
+  r0=$(free_port) r1=$(free_port)
+  rm -f "$dir/keys.json"
+  victim=$(bin/penstock key create --file "$dir/keys.json" --tenant victim 2>/dev/null)
+  key=$(bin/penstock key create --file "$dir/keys.json" --tenant flood 2>/dev/null)
+  for port in "$r0" "$r1"; do
+    bin/penstock replica --model m --listen 127.0.0.1:"$port" --speed 4 2>/dev/null &
+    pids+=($!)
+  done
+  cat >"$dir/flood.yaml" <<YAML
+listen: {http: "127.0.0.1:$g0", admin: "127.0.0.1:$a0"}
+auth: {keysFile: $dir/keys.json}
+pools: [{name: chat, replicas: {static: ["http://127.0.0.1:$r0", "http://127.0.0.1:$r1"]}}]
+tenants: [{name: victim}, {name: flood}]
+YAML
+  bin/penstock serve --config "$dir/flood.yaml" --log-level warn &
+  pids+=($!)
+  wait_for "http://127.0.0.1:$g0/readyz" 20
+  env GATEWAY="http://127.0.0.1:$g0" VICTIM="$victim" FLOOD="$key" PHASE_S=10 FACTOR=1.25 python3 e2e/boundary/flood.py
+  kill "${pids[@]}"
+  wait "${pids[@]}" || true
+}
+
+flood | tee "$dir/flood"
 round steady SECONDS_LOAD=10 | tee "$dir/steady"
 round outage SECONDS_LOAD=12 OUTAGE=1 | tee "$dir/outage"
 s=$(grep -o 'charged [0-9]* of [0-9]*' "$dir/steady") o=$(grep -o 'charged [0-9]* of [0-9]*' "$dir/outage")
+f=$(grep -o 'x [0-9.]*' "$dir/flood")
 rm -rf "$dir"
-echo "LAYER: 2 gateways, 1 limit: $s; store killed and restarted: $o"
+echo "LAYER: 2 gateways, 1 limit: $s; store killed and restarted: $o; beside a flood: TTFT $f"
