@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,7 +48,8 @@ func (h *ScaleHand) reduce(ctx context.Context, st *scaleState, want int, victim
 		return err
 	}
 	loose, ready := sortPods(pods, victims, h.o.Target.ordered())
-	need := max(0, st.spec-want-loose) // ready ones that must go
+	loose += max(0, st.spec-loose-len(ready)) // those that do not even exist go first of all
+	need := max(0, st.spec-want-loose)        // ready ones that must go
 	allowed, why, err := h.o.Cluster.budget(ctx, h.o.Target.Namespace, ready, st.spec)
 	if err != nil {
 		return err
@@ -95,7 +97,11 @@ func (h *ScaleHand) wait(ctx context.Context, g *going, from int) {
 			done++
 		}
 		if done > gone {
-			if err := h.take(ctx, from-done); err != nil {
+			err := h.take(ctx, from-done)
+			if apierrors.IsConflict(err) && !isNotLeader(err) {
+				continue // its status changed meanwhile: read it again
+			}
+			if err != nil {
 				if ctx.Err() == nil {
 					h.o.Log.Warn("a reduction was given up", "error", err.Error())
 					h.stay()
