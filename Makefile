@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-trace clean fuzz
+.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-trace e2e-package release clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ e2e-engine: ## Run real vLLM replicas on CPU behind penstock; installs them the 
 
 e2e-trace: ## Play a public trace through the router
 	@./scripts/test.sh e2e-trace
+
+e2e-package: ## Build a release twice, install it into a root folder, upgrade it under 200 streams
+	@./scripts/test.sh e2e-package
+
+release: ## Build binaries, deb, rpm, OCI image, man pages and checksums into build/release (ARCH=amd64)
+	@./scripts/release.sh
 
 fuzz: ## Run every fuzz target for FUZZTIME (default 1m) each
 	FUZZTIME=$${FUZZTIME:-1m} ./scripts/test.sh fuzz
