@@ -38,6 +38,7 @@ const (
 	kvMostEvents = 1 << 16
 	kvMostBlocks = 1 << 20
 	kvMostTokens = 1 << 24
+	kvMostExtra  = 1 << 12 // extra keys of a block
 	kvMostDepth  = 6
 )
 
@@ -71,8 +72,8 @@ func decodeKV(payload []byte) (b kvBatch, err error) {
 		b.events = append(b.events, e)
 	}
 	if n > 2 {
-		if v, err := d.DecodeInterface(); err == nil {
-			b.rank = int(kvNumber(v))
+		if v, err := d.DecodeInt(); err == nil { // anything else is no rank
+			b.rank = v
 		}
 	}
 	return b, nil
@@ -189,37 +190,11 @@ func kvHash(d *msgpack.Decoder) (uint64, error) {
 		copy(last[max(0, 8-len(b)):], b[max(0, len(b)-8):])
 		return binary.BigEndian.Uint64(last[:]), nil
 	}
-	v, err := d.DecodeInterface()
-	if err != nil {
-		return 0, err
+	if c == msgpcode.Nil {
+		return 0, errKV
 	}
-	switch v := v.(type) {
-	case uint64, int64, uint32, int32, uint16, int16, uint8, int8:
-		return kvNumber(v), nil
-	}
-	return 0, errKV
-}
-
-func kvNumber(v any) uint64 {
-	switch v := v.(type) {
-	case uint64:
-		return v
-	case int64:
-		return uint64(v)
-	case uint32:
-		return uint64(v)
-	case int32:
-		return uint64(v)
-	case uint16:
-		return uint64(v)
-	case int16:
-		return uint64(v)
-	case uint8:
-		return uint64(v)
-	case int8:
-		return uint64(v)
-	}
-	return 0
+	v, err := d.DecodeInt64() // refuses what is no number; the largest ones wrap around
+	return uint64(v), err
 }
 
 func kvHashes(d *msgpack.Decoder) ([]uint64, error) {
@@ -271,7 +246,7 @@ func kvExtra(d *msgpack.Decoder) ([]string, error) {
 			}
 			continue
 		}
-		v, err := d.DecodeInterface()
+		v, err := kvValue(d, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -286,6 +261,34 @@ func kvExtra(d *msgpack.Decoder) ([]string, error) {
 		}
 	}
 	return first, nil
+}
+
+// kvValue reads a value of bounded depth: the library's own reader of any value makes
+// room for as many members as an array claims to have, and calls itself without end.
+// Maps and extensions are nil.
+func kvValue(d *msgpack.Decoder, depth int) (any, error) {
+	c, err := d.PeekCode()
+	switch {
+	case err != nil:
+		return nil, err
+	case msgpcode.IsFixedArray(c) || c == msgpcode.Array16 || c == msgpcode.Array32:
+		n, err := d.DecodeArrayLen()
+		if err != nil || n > kvMostExtra || depth > kvMostDepth {
+			return nil, errKV
+		}
+		out := []any{}
+		for range n {
+			v, err := kvValue(d, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, v)
+		}
+		return out, nil
+	case msgpcode.IsFixedMap(c) || c == msgpcode.Map16 || c == msgpcode.Map32 || msgpcode.IsExt(c):
+		return nil, kvSkip(d, depth)
+	}
+	return d.DecodeInterface()
 }
 
 // kvSkip passes over a value whose depth is bounded.

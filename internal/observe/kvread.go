@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -59,12 +60,17 @@ const (
 	kvRetry      = time.Second
 	kvReplayWait = 3 * time.Second
 	kvCooldown   = 10 * time.Second // between two replays of one source
+	kvMostRanks  = 256              // sources that a replica may tell of
+	// Bounds of a replay: engines keep 10,000 messages.
+	kvMostReplay   = 64 << 20 // bytes
+	kvMostReplayed = 1 << 16  // messages
 )
 
 // NewKVReader returns a reader that does nothing before Run.
 func NewKVReader(o KVOptions) *KVReader {
 	if o.Client == nil {
-		o.Client = &http.Client{Timeout: 5 * time.Second}
+		o.Client = &http.Client{Timeout: 5 * time.Second,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -226,10 +232,31 @@ func (r *KVReader) sources(ctx context.Context, k *kvReader) ([]kvSource, error)
 		if err != nil || !s.Enable || s.Publisher != "zmq" || s.Endpoint == "" {
 			continue
 		}
-		out = append(out, sourceOf(n, s.Endpoint, s.Replay, u.Hostname()))
+		src := sourceOf(n, s.Endpoint, s.Replay, u.Hostname())
+		if !ownEndpoint(src.endpoint, u.Hostname()) {
+			r.o.Log.Warn("a replica names a source of KV events that is not its own; name it in engine.kvEvents", "replica", k.id)
+			continue
+		}
+		if !ownEndpoint(src.replay, u.Hostname()) {
+			src.replay = ""
+		}
+		out = append(out, src)
+	}
+	if len(out) > kvMostRanks {
+		return nil, fmt.Errorf("%d sources of KV events", len(out))
 	}
 	slices.SortFunc(out, func(a, b kvSource) int { return a.rank - b.rank })
 	return out, nil
+}
+
+// ownEndpoint reports whether an endpoint that a replica told of is at its own host. A
+// replica must not choose whom we dial, which files of this machine we open, or where
+// we listen.
+func ownEndpoint(endpoint, host string) bool {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	at, port, err := net.SplitHostPort(rest)
+	n, bad := strconv.Atoi(port)
+	return ok && err == nil && bad == nil && n > 0 && n < 1<<16 && at == host && host != ""
 }
 
 // sourceOf says what to do about an endpoint: one with a star is bound by the engine,
@@ -237,6 +264,9 @@ func (r *KVReader) sources(ctx context.Context, k *kvReader) ([]kvSource, error)
 // {host} in a configured one stands for the engine's host.
 func sourceOf(rank int, endpoint, replay, host string) kvSource {
 	s := kvSource{rank: rank, bind: true}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]" // an address of IPv6
+	}
 	at := func(e string) string {
 		e = strings.NewReplacer("{host}", host, "//*", "//"+host, "//0.0.0.0", "//"+host).Replace(e)
 		return e
@@ -285,7 +315,11 @@ func (r *KVReader) session(ctx context.Context, k *kvReader, s kvSource, v *kvVi
 	if s.bind {
 		open = sub.Listen
 	}
-	if err := open(s.endpoint); err != nil {
+	at, err := bounded(s.endpoint)
+	if err == nil {
+		err = open(at)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", s.endpoint, err)
 	}
 	v.state.Fault = ""
@@ -381,7 +415,11 @@ func replayKV(ctx context.Context, endpoint string, from, to uint64) ([]kvMessag
 	defer stop()
 	d := zmq4.NewDealer(ctx, zmq4.WithDialerRetry(100*time.Millisecond), zmq4.WithDialerMaxRetries(3))
 	defer d.Close()
-	if err := d.Dial(endpoint); err != nil {
+	at, err := bounded(endpoint)
+	if err == nil {
+		err = d.Dial(at)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := d.SendMulti(zmq4.NewMsgFrom(nil, binary.BigEndian.AppendUint64(nil, from))); err != nil {
@@ -406,6 +444,7 @@ func replayKV(ctx context.Context, endpoint string, from, to uint64) ([]kvMessag
 		}
 	}()
 	var out []kvMessage
+	size := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -424,6 +463,9 @@ func replayKV(ctx context.Context, endpoint string, from, to uint64) ([]kvMessag
 			seq := binary.BigEndian.Uint64(f[0])
 			if seq == ^uint64(0) || seq >= to {
 				return out, nil
+			}
+			if size += len(f[1]); size > kvMostReplay || len(out) >= kvMostReplayed {
+				return out, errors.New("a replay that is too long")
 			}
 			out = append(out, kvMessage{seq, slices.Clone(f[1])})
 		}

@@ -51,6 +51,10 @@ func TokenKeys(dst []uint64, seed uint64, tokens []uint32, block int) []uint64 {
 	return dst
 }
 
+// kvMostKept bounds the blocks that are remembered of one source. An engine has a few
+// hundred thousand; one that stores without end and removes nothing is forgotten.
+const kvMostKept = 1 << 22
+
 // kvView is what the events of one source say: an engine, or one rank of it.
 type kvView struct {
 	key   uint64 // of the hashes
@@ -170,8 +174,13 @@ func (v *kvView) event(e *kvEvent, out []CacheChange) []CacheChange {
 		}
 		return out
 	case "BlockStored":
-		if !e.indexed() || e.block <= 0 || len(e.tokens) < e.block*len(e.hashes) || len(e.hashes) == 0 {
+		// Divided, not multiplied: a block of 2^60 tokens must not overflow.
+		if !e.indexed() || len(e.hashes) == 0 || e.block <= 0 || e.block > len(e.tokens)/len(e.hashes) {
 			return out
+		}
+		if len(v.keys)+len(e.hashes) > kvMostKept {
+			v.state.Bad++
+			out = v.clear(out)
 		}
 		return v.stored(e, out)
 	}
