@@ -37,6 +37,14 @@ type federated struct {
 func (s *Server) federate(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), passTimeout)
 	defer cancel()
+	// One at a time: a page may take as much memory as all replicas send.
+	select {
+	case s.merging <- struct{}{}:
+		defer func() { <-s.merging }()
+	case <-ctx.Done():
+		fail(w, http.StatusServiceUnavailable, "try_later", "another federated page is being made")
+		return
+	}
 	all := s.gatherReplicas(ctx, r.URL.Query().Get("pool"))
 	families := map[string]*dto.MetricFamily{}
 	for i := range all {
@@ -50,6 +58,11 @@ func (s *Server) federate(w http.ResponseWriter, r *http.Request) {
 				continue // two engines mean two things by one name
 			}
 			for _, m := range f.GetMetric() {
+				// A replica does not say which one it is; a label given twice would make
+				// Prometheus refuse the whole page.
+				m.Label = slices.DeleteFunc(m.Label, func(l *dto.LabelPair) bool {
+					return l.GetName() == "penstock_pool" || l.GetName() == "penstock_replica"
+				})
 				m.Label = append(m.Label, label("penstock_pool", all[i].pool), label("penstock_replica", all[i].id))
 				to.Metric = append(to.Metric, m)
 			}

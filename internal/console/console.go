@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net"
 	"net/http"
 	"slices"
@@ -96,6 +97,7 @@ type Server struct {
 	hub      hub
 	sessions sessions
 	playing  chan struct{} // held by the simulation that runs
+	merging  chan struct{} // held by the federated page that is made
 	parts    []string      // optional parts of the API that are there
 }
 
@@ -108,7 +110,7 @@ func New(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.started = o.Clock()
-	s := &Server{o: o, history: newHistory(), playing: make(chan struct{}, 1)}
+	s := &Server{o: o, history: newHistory(), playing: make(chan struct{}, 1), merging: make(chan struct{}, 1)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, "ok\n") })
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -432,13 +434,29 @@ func (s *Server) replicaMetrics(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer res.Body.Close()
-	for _, k := range []string{"Content-Type", "Content-Length"} {
-		if v := res.Header.Get(k); v != "" {
-			w.Header().Set(k, v)
-		}
+	h := w.Header()
+	h.Set("Content-Type", expositionType(res.Header.Get("Content-Type")))
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
+	if v := res.Header.Get("Content-Length"); v != "" {
+		h.Set("Content-Length", v)
+	}
+	if res.StatusCode < 200 || res.StatusCode > 599 {
+		res.StatusCode = http.StatusBadGateway
 	}
 	w.WriteHeader(res.StatusCode)
 	_, _ = io.Copy(w, res.Body)
+}
+
+// expositionType returns the type that a replica gives its metrics, text where that is
+// no type of metrics: a page of a replica's would run its scripts in the name of whoever
+// is signed in here.
+func expositionType(t string) string {
+	switch media, _, err := mime.ParseMediaType(t); {
+	case err != nil:
+	case media == "text/plain", media == "application/openmetrics-text", media == "application/vnd.google.protobuf":
+		return t
+	}
+	return "text/plain; charset=utf-8"
 }
 
 func (s *Server) lastScrape(p Pool, id string) string {

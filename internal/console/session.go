@@ -144,10 +144,13 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	case wait > 0:
 		s.showLogin(w, http.StatusServiceUnavailable, "Keys cannot be judged now; try again in a moment.")
 	case !ok:
+		s.audit(r, Operator{Name: "unknown"}, http.StatusUnauthorized)
 		s.showLogin(w, http.StatusUnauthorized, "This key is unknown, expired or revoked.")
 	case !mayAct(who.Role, ranks[1]):
+		s.audit(r, who, http.StatusForbidden)
 		s.showLogin(w, http.StatusForbidden, "This key has no role here; it is for the gateway.")
 	default:
+		s.audit(r, who, http.StatusSeeOther)
 		http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: s.sessions.begin(ask.Header.Get("Authorization"), s.o.Clock()), Path: "/",
 			HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil, MaxAge: int(sessionFor / time.Second)})
 		http.Redirect(w, r, "/", http.StatusSeeOther)
