@@ -61,6 +61,9 @@ func (e *Env) printScale(w io.Writer, r *flow.ScaleRecord) {
 	fmt.Fprintf(w, "evaluated %s; known for %s; a start takes %s (90 %%: %s)\n\n", e.at(r.Time), span(time.Duration(r.KnownFor*1e9)),
 		span(time.Duration(r.StartP50*1e9)), span(time.Duration(r.StartP90*1e9)))
 	printScaleSignals(w, r)
+	if r.Unit != "" {
+		fmt.Fprintf(w, "units of work are %s; at the objective one replica carries %s\n", r.Unit, trimmed(r.PerReplica))
+	}
 	e.printScaleSteps(w, r)
 	e.printScalePending(w, r)
 	if b := r.DownBlocked; b != nil {
@@ -140,7 +143,11 @@ func (e *Env) printScaleSteps(w io.Writer, r *flow.ScaleRecord) {
 	}
 	fmt.Fprintf(w, "\nraw %d", r.Raw)
 	if r.Rule != nil {
-		fmt.Fprintf(w, ": %s; keeps %s replicas on average, %s of the work is expected to miss", r.Rule.Name, trimmed(r.Rule.Cost), missText(r.Rule.Misses))
+		kept := "what it keeps on average is not known yet"
+		if r.Rule.Cost > 0 {
+			kept = "keeps " + trimmed(r.Rule.Cost) + " replicas on average"
+		}
+		fmt.Fprintf(w, ": %s; %s, %s of the work is expected to miss", r.Rule.Name, kept, missText(r.Rule.Misses))
 	}
 	fmt.Fprintln(w)
 	for _, c := range r.Constraints {
@@ -152,7 +159,12 @@ func (e *Env) printScaleSteps(w io.Writer, r *flow.ScaleRecord) {
 	}
 	fmt.Fprintf(w, "final %d, bound by %s\n", *r.Desired, r.Binding)
 	if n := r.NextCheaper; n != nil {
-		fmt.Fprintf(w, "why not %d: %s; %s\n", n.Replicas, n.Name, n.WhyNot)
+		// Where a bound lowered what the rule wants, a cheaper rule changes nothing.
+		if n.Replicas >= *r.Desired {
+			fmt.Fprintf(w, "a cheaper rule would come to the same: it wants %d (%s)\n", n.Replicas, n.Name)
+		} else {
+			fmt.Fprintf(w, "why not %d: %s; %s\n", n.Replicas, n.Name, n.WhyNot)
+		}
 	}
 }
 

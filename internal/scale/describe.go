@@ -55,7 +55,11 @@ func (s *Scaler) describeRules() {
 	r.Cheaper = &c
 	switch budget := 100 * o.budget; {
 	case warming && !s.shadows[best].warm:
-		r.WhyNot = fmt.Sprintf("the traffic has been seen for %.0f min only: until it is known, rules with little head-room do not rule", r.KnownForS/60)
+		known := fmt.Sprintf("%.0f min", r.KnownForS/60)
+		if r.KnownForS < 120 {
+			known = fmt.Sprintf("%.0f s", r.KnownForS)
+		}
+		r.WhyNot = "the traffic has been seen for " + known + " only: until it is known, rules with little head-room do not rule"
 	case c.Expected > o.budget:
 		r.WhyNot = fmt.Sprintf("it is expected to miss %.2f %% of the work, %.2f %% are allowed", 100*c.Expected, budget)
 	default:
