@@ -73,6 +73,48 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
+// TestIndexIsWhole holds docs/README.md to its promise: a page that it does not
+// name is a page that nobody finds. Findings have an index of their own.
+func TestIndexIsWhole(t *testing.T) {
+	docs := filepath.Join(top(t), "docs")
+	text, err := os.ReadFile(filepath.Join(docs, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{"README.md": true}
+	for _, l := range Links(string(text)) {
+		named[l] = true
+	}
+	for _, p := range pages(t) {
+		rel, err := filepath.Rel(docs, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rel = filepath.ToSlash(rel)
+		if strings.HasPrefix(rel, "../") || strings.HasPrefix(rel, "reference/findings/") || named[rel] {
+			continue
+		}
+		t.Errorf("docs/README.md does not name %s", rel)
+	}
+}
+
+// TestMapIsWhole fails when ARCHITECTURE.md leaves out a package.
+func TestMapIsWhole(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(top(t), "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(top(t), "internal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !strings.Contains(string(text), "](internal/"+e.Name()+")") {
+			t.Errorf("ARCHITECTURE.md does not name internal/%s", e.Name())
+		}
+	}
+}
+
 // TestConsoleBlocks runs only where PENSTOCK_DOCS_BIN names the folder with the
 // binary: the layer "docs" sets it.
 func TestConsoleBlocks(t *testing.T) {
