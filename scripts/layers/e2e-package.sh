@@ -98,8 +98,15 @@ cmp "$bin" "$root/usr/bin/penstock"
 
 echo "== the unit"
 if command -v systemd-analyze >/dev/null; then
-  systemd-analyze verify --man=no --root="$root" penstock.service 2>&1 | tee "$work/verify" || true
-  # The root folder has nothing but the package: what other units miss there is no finding.
+  # The unit among the units of this machine, with the commands that it names.
+  units=$work/units/usr/lib/systemd/system
+  mkdir -p "$units" "$work/units/usr/bin" "$work/units/bin"
+  cp -a /usr/lib/systemd/system/. "$units" 2>/dev/null || cp -a /lib/systemd/system/. "$units"
+  cp "$root/usr/lib/systemd/system/penstock.service" "$units"
+  for c in usr/bin/penstock bin/kill; do
+    cp /bin/true "$work/units/$c"
+  done
+  systemd-analyze verify --man=no --root="$work/units" penstock.service >"$work/verify" 2>&1 || true
   if grep 'penstock' "$work/verify"; then
     exit 1
   fi
@@ -172,7 +179,7 @@ else
 fi
 "${alone[@]}" python3 e2e/package/check.py "$root" "$bin" "${previous[@]}" | tee "$work/run"
 up=$(sed -n 's/^upgrade: //p' "$work/run") back=$(sed -n 's/^roll back: //p' "$work/run")
-rm -rf "$work"/a "$work"/a-second-place "$work"/before "$work"/root
+rm -rf "$work"/a "$work"/a-second-place "$work"/before "$work"/root "$work"/units "$work"/two
 notes+=("${up:+upgrade: $up}" "${back:+back: $back}")
 list=$(printf '; %s' "${notes[@]}")
 echo "LAYER: $files files, twice the same$list"
