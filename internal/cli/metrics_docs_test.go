@@ -29,7 +29,7 @@ type metricRow struct{ name, kind, help, labels string }
 // hist are the metrics that are histograms: their description does not tell.
 var hist = regexp.MustCompile(`^penstock_(gateway_(request_duration|queue|overhead|ttft|inter_token)|rollout_ttft|rollout_itl|epp_pick_duration)_seconds$`)
 
-var descText = regexp.MustCompile(`(?s)^Desc\{fqName: "([^"]*)", help: "(.*)", constLabels: \{(.*?)\}, variableLabels: \{(.*?)\}`)
+var descText = regexp.MustCompile(`(?s)^Desc\{fqName: "([^"]*)", help: "(.*?)", (?:unit: "[^"]*", )?constLabels: \{(.*?)\}, variableLabels: \{(.*?)\}`)
 
 // metricTable asks a server with everything turned on for its metrics.
 func metricTable(t *testing.T) []metricRow {
