@@ -141,7 +141,7 @@ func (p *Pool) reap(now time.Time) {
 			continue
 		}
 		changed = true
-		killGroup(r.pid, syscall.SIGKILL) // workers that it left behind
+		r.signal(syscall.SIGKILL) // workers that it left behind
 		p.ended(r, now)
 		r.state = stateGone
 	}
@@ -285,7 +285,7 @@ func (p *Pool) advance(r *proc, now time.Time) {
 		if now.Sub(r.since) >= p.o.StopGrace && !r.killed {
 			r.killed = true
 			p.log.Warn("the replica ignores SIGTERM; killing it", "replica", r.id, "pid", r.pid)
-			killGroup(r.pid, syscall.SIGKILL)
+			r.signal(syscall.SIGKILL)
 		}
 	}
 }
@@ -329,7 +329,7 @@ func (p *Pool) call(r *proc, path string) bool {
 // terminate asks a process to end.
 func (p *Pool) terminate(r *proc, now time.Time) {
 	p.enter(r, stateStopping, r.why, now)
-	killGroup(r.pid, syscall.SIGTERM)
+	r.signal(syscall.SIGTERM)
 	p.publish()
 }
 
@@ -392,7 +392,7 @@ func (p *Pool) close() {
 		p.reap(now)
 		if now.After(deadline) {
 			for _, r := range p.procs {
-				killGroup(r.pid, syscall.SIGKILL)
+				r.signal(syscall.SIGKILL)
 			}
 		}
 	}

@@ -82,10 +82,13 @@ func (p *Pool) place(r *proc) error {
 	}
 	r.port = ln.Addr().(*net.TCPAddr).Port
 	ln.Close()
-	r.url = fmt.Sprintf("http://%s:%d", host, r.port)
-	r.logPath = filepath.Join(p.o.Dir, r.id+".log")
+	r.url, r.logPath = urlOf(r.port), p.logOf(r.id)
 	return nil
 }
+
+func urlOf(port int) string { return fmt.Sprintf("http://%s:%d", host, port) }
+
+func (p *Pool) logOf(id string) string { return filepath.Join(p.o.Dir, id+".log") }
 
 // spawn starts the process of r. Its output goes to a file and not through a pipe, so
 // that it can outlive this program.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -82,10 +83,17 @@ func (p *Pool) save() {
 // adopt reads what an earlier Penstock left: processes of the same command become
 // ours, others are ended. A directory that a running Penstock uses is refused.
 func (p *Pool) adopt() error {
-	b, err := os.ReadFile(p.stateFile())
+	if err := ours(p.o.Dir, false); err != nil {
+		return err
+	}
+	err := ours(p.stateFile(), true)
 	if os.IsNotExist(err) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	b, err := os.ReadFile(p.stateFile())
 	if err != nil {
 		return err
 	}
@@ -103,9 +111,11 @@ func (p *Pool) adopt() error {
 	p.next = s.Next
 	same := slices.Equal(s.Command, p.o.Command) && s.Model == p.o.Model
 	for _, x := range s.Procs {
-		r := &proc{id: x.ID, port: x.Port, url: x.URL, pid: x.PID, born: x.Born, started: x.Started, adopted: true, logPath: x.Log,
+		// Where it listens and logs follows from what it is: the file does not send
+		// traffic elsewhere, or have another file read and cut.
+		r := &proc{id: x.ID, port: x.Port, url: urlOf(x.Port), pid: x.PID, born: x.Born, started: x.Started, adopted: true, logPath: p.logOf(x.ID),
 			was: x.Ready, phase: fleet.PhaseLoading}
-		if x.PID <= 1 || !alive(r) {
+		if x.PID <= 1 || !p.named(x.ID) || x.Port < 1 || x.Port > 65535 || !alive(r) {
 			continue
 		}
 		p.procs = append(p.procs, r)
@@ -113,10 +123,10 @@ func (p *Pool) adopt() error {
 		case !same:
 			p.log.Info("ending a process of another command", "replica", r.id, "pid", r.pid)
 			p.enter(r, stateStopping, "another command is configured", time.Now())
-			killGroup(r.pid, syscall.SIGTERM)
+			r.signal(syscall.SIGTERM)
 		case x.State == stateStopping.String():
 			p.enter(r, stateStopping, "it was being ended", time.Now())
-			killGroup(r.pid, syscall.SIGTERM)
+			r.signal(syscall.SIGTERM)
 		default:
 			// One that drained is taken back: nobody knows any more why it should go.
 			p.log.Info("replica process adopted", "replica", r.id, "pid", r.pid, "url", r.url, "started", r.started.Format(time.RFC3339))
@@ -128,6 +138,44 @@ func (p *Pool) adopt() error {
 	}
 	p.dirty = true
 	return nil
+}
+
+// ours refuses a file or directory that others may write: its state names processes
+// that get signals, and ports that get prompts.
+func ours(path string, file bool) error {
+	st, err := os.Lstat(path)
+	if !file {
+		st, err = os.Stat(path) // a directory may be behind a link
+	}
+	if err != nil {
+		return err
+	}
+	if file && !st.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", path)
+	}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Uid != 0 && int(sys.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s belongs to user %d, who could name any process in it; give the pool a directory of its own", path, sys.Uid)
+	}
+	if st.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("everybody may write %s, and name any process in it; take that right away (chmod o-w)", path)
+	}
+	return nil
+}
+
+// named reports whether an id is one that this pool gives.
+func (p *Pool) named(id string) bool {
+	n, ok := strings.CutPrefix(id, p.o.Pool+"-")
+	_, err := strconv.ParseUint(n, 10, 31)
+	return ok && err == nil
+}
+
+// signal sends a signal to the group of a process, unless the pid is another process's
+// by now: then no member of the group is left.
+func (r *proc) signal(sig syscall.Signal) {
+	if b := bornAt(r.pid); b != 0 && b != r.born {
+		return
+	}
+	killGroup(r.pid, sig)
 }
 
 // alive reports whether the process is there and is the one that was started.
