@@ -27,7 +27,7 @@ root, binary = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 previous = os.path.abspath(sys.argv[3]) if len(sys.argv) > 3 else None
 streams = int(os.environ.get("STREAMS", "200"))
 tokens = int(os.environ.get("TOKENS", "300"))
-limit = 240
+limit = 150
 user = 65532 if open("/proc/self/uid_map").read().split()[2] != "1" else None  # only one user is mapped: stay
 children = []
 
@@ -76,6 +76,12 @@ def command_of_unit():
     unit = open(f"{root}/usr/lib/systemd/system/penstock.service").read()
     line = next(x for x in unit.splitlines() if x.startswith("ExecStart="))
     return shlex.split(line.removeprefix("ExecStart="))
+
+
+def put(to):
+    """Replaces the installed binary as dpkg and rpm do: beside it, then in its place."""
+    shutil.copy(to, f"{root}/usr/bin/penstock.new")
+    os.rename(f"{root}/usr/bin/penstock.new", f"{root}/usr/bin/penstock")
 
 
 class Notify:
@@ -169,8 +175,7 @@ async def hand_over(old, to, notify):
     while len(started) < streams:
         await asyncio.sleep(0.05)
     ended = sum(t.done() for t in running)
-    shutil.copy(to, f"{root}/usr/bin/penstock.new")
-    os.rename(f"{root}/usr/bin/penstock.new", f"{root}/usr/bin/penstock")  # as dpkg and rpm do
+    put(to)
     asking = [asyncio.create_task(ask(stop, counts)) for _ in range(4)]
     os.kill(old, signal.SIGUSR2)
     new = None
@@ -216,7 +221,9 @@ def serve():
     env = {"PATH": "/usr/bin", "NOTIFY_SOCKET": "/run/notify"}
     p = subprocess.Popen(command_of_unit(), preexec_fn=inside, stdin=subprocess.DEVNULL, env=env)
     children.append(p)
-    until("READY=1", lambda: "READY=1" in (notify.next() or ""))
+    until("READY=1", lambda: p.poll() is not None or "READY=1" in (notify.next() or ""))
+    if p.poll() is not None:
+        sys.exit(f"the service ended with {p.returncode}")
     until("readiness", lambda: answers("http://127.0.0.1:9900/readyz"))
     return p.pid, notify
 
@@ -237,7 +244,7 @@ def main():
         if previous:
             os.kill(pid, signal.SIGTERM)
             until("end of the service", lambda: gone(pid))
-            shutil.copy(previous, f"{root}/usr/bin/penstock")
+            put(previous)
             conf = f"{root}/etc/penstock/penstock.yaml"
             text = open(conf).read()
             open(conf, "w").write(text.replace("- http://127.0.0.1:8000", "- http://127.0.0.1:8000\n        - http://127.0.0.1:8001"))
@@ -249,8 +256,7 @@ def main():
                 until("end of the old process", lambda: gone(pid))
                 print(f"{name}: {text}")
                 pid = new
-            shutil.copy(binary, f"{root}/usr/bin/penstock.new")
-            os.rename(f"{root}/usr/bin/penstock.new", f"{root}/usr/bin/penstock")
+            put(binary)
         os.kill(pid, signal.SIGTERM)
         until("end of the service", lambda: gone(pid))
         print("ended on SIGTERM")
