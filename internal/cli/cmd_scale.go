@@ -24,7 +24,8 @@ func scaleCmd(e *Env) *cobra.Command {
 		Short: "Show, pause, pin and resume the scaling of pools",
 		Long: `Show what the scaler of a running Penstock wants, and stop it from acting for a
 while. A pause leaves the replicas as they are while recommendations go on; a pin
-holds a pool at a number. Both last until resume, or until Penstock restarts.`,
+holds a pool at a number. Both last until resume: with stateDir over a restart of
+Penstock, without until it ends.`,
 		Example: `  penstock scale status
   penstock scale pin chat 4
   penstock scale resume chat
@@ -162,9 +163,9 @@ func (e *Env) scaleAct(c *cobra.Command, server, what, pool string, n *int, json
 	}
 	switch what {
 	case "pause":
-		fmt.Fprintf(e.Stdout, "scaling of %s is paused at %d replicas\n", pool, r.Current)
+		fmt.Fprintf(e.Stdout, "scaling of %s is paused at %d replicas, %s\n", pool, r.Current, lasts(&r))
 	case "pin":
-		fmt.Fprintf(e.Stdout, "%s is pinned to %d replicas\n", pool, *n)
+		fmt.Fprintf(e.Stdout, "%s is pinned to %d replicas, %s\n", pool, *n, lasts(&r))
 	default:
 		fmt.Fprintf(e.Stdout, "scaling of %s goes on: %s\n", pool, r.Sentence)
 	}

@@ -91,7 +91,7 @@ func (f *serveFlags) register(fl *pflag.FlagSet) {
 	fl.StringVar(&f.profile, "profile", "auto", "engine profile of the replicas: auto, a built-in name or a file")
 	fl.StringVar(&f.apiKeyFile, "api-key-file", "", "file with the key that the replicas ask for")
 	fl.StringVar(&f.journalDir, "journal-dir", "", "keep the records of decisions in this directory, too")
-	fl.StringVar(&f.stateDir, "state-dir", "", "keep in this directory what a restart should find again: the prefix index")
+	fl.StringVar(&f.stateDir, "state-dir", "", "keep in this directory what a restart should find again: the prefix index, pauses and pins of the scaler")
 	fl.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	fl.DurationVar(&f.interval, "scrape-interval", time.Second, "time between two looks at the metrics of a replica")

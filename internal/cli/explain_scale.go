@@ -58,6 +58,9 @@ func (e *Env) printScale(w io.Writer, r *flow.ScaleRecord) {
 	fmt.Fprintf(w, "%s\n\n", r.Sentence)
 	fmt.Fprintf(w, "pool %s, %s, hand %s; %d wanted so far, %d ready, %d on their way, %d draining\n", r.Pool, scaleModeText(r), orDash(r.Hand),
 		r.Current, r.Ready, len(r.Pending), r.Draining)
+	if r.Override != nil {
+		fmt.Fprintf(w, "%s since %s, %s\n", scaleModeText(r), e.at(r.Override.Since), lasts(r))
+	}
 	fmt.Fprintf(w, "evaluated %s; known for %s; a start takes %s (90 %%: %s)\n\n", e.at(r.Time), span(time.Duration(r.KnownFor*1e9)),
 		span(time.Duration(r.StartP50*1e9)), span(time.Duration(r.StartP90*1e9)))
 	printScaleSignals(w, r)

@@ -71,6 +71,7 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 		o.Hand = h
 		o.Policy.Starts = s.cluster.starts(lp.cfg.Name)
 	}
+	s.keepOverride(&o)
 	return flow.NewScaler(o), nil
 }
 

@@ -36,6 +36,11 @@ type ScalerOptions struct {
 	Hand   Hand          // nil: nobody moves replicas; the loop recommends
 	Hold   dispatch.Hold // while it acts; For 0: longer than a start-up takes
 	Models []string      // names of which a replica must list one
+	// Override is what an operator asked of an earlier process, and Keep keeps what is
+	// asked of this one; nil: it ends with the process. Keep is called by one goroutine
+	// at a time.
+	Override Override
+	Keep     func(Override) error
 	// Tick takes the inputs and the result of every evaluation; nil: nobody does.
 	Tick func(*ScaleTick)
 	// Period is the time between evaluations; 0: scale.EvaluationPeriod.
@@ -55,16 +60,18 @@ type Scaler struct {
 	gather *gatherer
 	nudge  chan struct{}
 
-	mu      sync.Mutex
-	policy  scale.Policy
-	mode    string
-	hold    dispatch.Hold
-	paused  bool
-	pinned  *int
-	history []*ScaleRecord // newest last
-	last    *ScaleRecord
-	applied *ScaleApplied
-	done    map[string]uint64 // applications by result
+	keeping sync.Mutex // of what the operator asked for; taken before mu
+
+	mu       sync.Mutex
+	policy   scale.Policy
+	mode     string
+	hold     dispatch.Hold
+	override Override
+	lost     string         // why the last of it was not kept
+	history  []*ScaleRecord // newest last
+	last     *ScaleRecord
+	applied  *ScaleApplied
+	done     map[string]uint64 // applications by result
 
 	// Below: of the goroutine that runs the loop.
 	scaler   *scale.Scaler
@@ -126,7 +133,7 @@ func NewScaler(o ScalerOptions) *Scaler {
 	o.Policy.Pool, o.Policy.Explain = o.Pool, true
 	o.Policy.TTFT, o.Policy.ITL = o.SLO.TTFT, o.SLO.ITL
 	s := &Scaler{
-		o: o, log: o.Log.With("pool", o.Pool), policy: o.Policy, mode: o.Mode, hold: o.Hold, nudge: make(chan struct{}, 1), changed: true, done: map[string]uint64{},
+		o: o, override: o.Override, log: o.Log.With("pool", o.Pool), policy: o.Policy, mode: o.Mode, hold: o.Hold, nudge: make(chan struct{}, 1), changed: true, done: map[string]uint64{},
 		demand: &demand{slo: o.SLO, kick: make(chan struct{}, 1), profile: o.Profile, shape: priorShape},
 		gather: &gatherer{pool: o.Pool},
 	}
@@ -202,7 +209,7 @@ func (s *Scaler) refresh(ctx context.Context) {
 // Evaluate is one pass. Run calls it; tests may.
 func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	s.mu.Lock()
-	policy, mode, paused, pinned, changed := s.policy, s.mode, s.paused, s.pinned, s.changed
+	policy, mode, asked, lost, changed := s.policy, s.mode, s.override, s.lost, s.changed
 	s.changed = false
 	s.mu.Unlock()
 	now := s.o.Clock()
@@ -220,8 +227,8 @@ func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	s.look(tick, &policy)
 	rec := tick.play(&s.scaler)
 	tick.Recommendation = rec
-	x := s.finish(rec, mode, paused, pinned)
-	s.act(ctx, x, mode, paused)
+	x := s.finish(rec, &policy, mode, &asked, lost)
+	s.act(ctx, x, mode, asked.Paused)
 	tick.Desired, tick.Applied = x.Desired, x.Applied
 	if s.o.Tick != nil {
 		s.o.Tick(tick)
@@ -295,9 +302,10 @@ func (s *Scaler) look(t *ScaleTick, policy *scale.Policy) {
 }
 
 // finish makes a record of a recommendation, with the bounds that the loop adds.
-func (s *Scaler) finish(rec *scale.Recommendation, mode string, paused bool, pinned *int) *ScaleRecord {
+func (s *Scaler) finish(rec *scale.Recommendation, policy *scale.Policy, mode string, asked *Override, lost string) *ScaleRecord {
 	x := recordOf(rec)
-	x.Mode, x.Paused, x.Pinned = mode, paused, pinned
+	x.Mode = mode
+	x.override(asked, lost)
 	if s.o.Hand != nil {
 		x.Hand, x.Owner, x.Blocked = s.o.Hand.Name(), s.state.Owner, s.state.Blocked
 		for i := range x.Pending {
@@ -327,11 +335,15 @@ func (s *Scaler) finish(rec *scale.Recommendation, mode string, paused bool, pin
 	if x.Desired != nil && *x.Desired < x.Current && s.busy(rec) {
 		x.constrain("busy", x.Current, "requests are held that are too late already")
 	}
-	if pinned != nil && x.Desired != nil {
-		if *x.Desired == *pinned {
+	if asked.Pinned != nil && x.Desired != nil {
+		n := *asked.Pinned
+		if most, _ := policy.EffectiveMax(); most >= 0 {
+			n = min(n, most) // the bounds may have changed since
+		}
+		if *x.Desired == n {
 			x.Sentence += " (pinned)"
 		}
-		x.constrain("pinned", *pinned, "by the operator, until `penstock scale resume`")
+		x.constrain("pinned", n, "by the operator, until `penstock scale resume`")
 		x.Binding = "pinned"
 	}
 	if x.Desired != nil && *x.Desired != x.Current {
@@ -467,24 +479,6 @@ func (s *Scaler) Applied(result string) uint64 {
 	return s.done[result]
 }
 
-// Pause stops acting until Resume; recommendations go on.
-func (s *Scaler) Pause() { s.set(func() { s.paused = true }) }
-
-// Pin holds the pool at n replicas until Resume, within the bounds of its policy.
-func (s *Scaler) Pin(n int) error {
-	s.mu.Lock()
-	most, by := s.policy.EffectiveMax()
-	s.mu.Unlock()
-	if n < 0 || most >= 0 && n > most {
-		return fmt.Errorf("%d replicas are outside of 0 to %d (%s)", n, most, by)
-	}
-	s.set(func() { s.paused, s.pinned = false, &n })
-	return nil
-}
-
-// Resume ends a pause and a pin.
-func (s *Scaler) Resume() { s.set(func() { s.paused, s.pinned = false, nil }) }
-
 // SetPolicy replaces what the operator wants; what was learned stays.
 func (s *Scaler) SetPolicy(p scale.Policy, mode string, hold dispatch.Hold) {
 	p.Pool, p.Explain, p.TTFT, p.ITL = s.o.Pool, true, s.o.SLO.TTFT, s.o.SLO.ITL
@@ -505,5 +499,5 @@ func (s *Scaler) set(change func()) {
 func (s *Scaler) Wakes() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.o.Hand != nil && s.mode == ModeAct && !s.paused && (s.last == nil || s.last.Owner == "")
+	return s.o.Hand != nil && s.mode == ModeAct && !s.override.Paused && (s.last == nil || s.last.Owner == "")
 }

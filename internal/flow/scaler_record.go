@@ -49,6 +49,7 @@ type ScaleRecord struct {
 	Victims     []string      `json:"victims"`
 	Paused      bool          `json:"paused"`
 	Pinned      *int          `json:"pinned,omitempty"`
+	Override    *Override     `json:"override,omitempty"` // the pause or the pin; absent where there is none
 
 	NoOpinion  string            `json:"no_opinion,omitempty"` // why there is none
 	Owner      string            `json:"owner,omitempty"`      // who else moves the object

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/flow"
+)
+
+// lastScale waits for the first evaluation of the only pool.
+func lastScale(t *testing.T, s *server) *flow.ScaleRecord {
+	t.Helper()
+	for range 500 {
+		if l := s.Scales(); len(l) > 0 {
+			return l[0]
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the pool is not evaluated")
+	return nil
+}
+
+// A pause and a pin outlast the process where there is a directory for that, resume
+// ends them for good, and a file that is broken is no reason not to serve.
+func TestOverrideOutlastsProcess(t *testing.T) {
+	e := newEngine(t)
+	dir := filepath.Join(t.TempDir(), "state")
+	file := filepath.Join(dir, "scale-chat.json")
+	kept := func(c *config.Config) { c.StateDir = dir }
+	act := func(what string, n int) *flow.ScaleRecord {
+		s, stop := runServer(t, kept, e.URL)
+		lastScale(t, s)
+		if found, err := s.ScaleAct("chat", what, n); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		r := lastScale(t, s)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	again := func() *flow.ScaleRecord {
+		s, stop := runServer(t, kept, e.URL)
+		r := lastScale(t, s)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := act("pin", 3)
+	if r := again(); r.Pinned == nil || *r.Pinned != 3 || r.Override == nil || !r.Override.Kept || r.Override.Since != first.Override.Since ||
+		lasts(r) != "until resume, over a restart too" {
+		t.Errorf("pinned: %+v", r.Override)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", st, err)
+	}
+	act("pause", 0)
+	if r := again(); !r.Paused || scaleModeText(r) != "paused" {
+		t.Errorf("paused: %+v", r.Override)
+	}
+	act("resume", 0)
+	if r := again(); r.Paused || r.Pinned != nil || r.Override != nil {
+		t.Errorf("resumed: %+v", r.Override)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := again(); r.Override != nil {
+		t.Errorf("from a broken file: %+v", r.Override)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(file, "x"), 0o700); err != nil { // nothing can be put there
+		t.Fatal(err)
+	}
+	if r := act("pause", 0); !r.Paused || r.Override.Kept || !strings.Contains(lasts(r), "a restart does not know") {
+		t.Errorf("not kept: %+v, %s", r.Override, lasts(r))
+	}
+}
