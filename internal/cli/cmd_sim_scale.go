@@ -219,6 +219,7 @@ func printScaleSuite(w io.Writer, s *scaleSuite) {
 		fmt.Fprintf(w, "%-40s %6.2f %7.2f%% %7.1f%% %9.2f %10.1f %8.1f %8.1f %9s\n",
 			p.Policy, p.Loss, 100*p.SLO, 100*p.Least, p.Cost, p.ReplicaHours, p.Reversals, p.Starts, ttftCell(p.TTFTp99))
 	}
+	fmt.Fprintln(w, "\nLOSS = X CLAIRV., the replica-hours over those of one who knows the future, + 50 x what IN SLO lacks of 99 %, per scenario;\nWORST is the lowest IN SLO of a scenario; REV are changes of direction; a TTFT P99 of none: more than 1 % were never answered")
 	printGoals(w, s.Goals)
 }
 

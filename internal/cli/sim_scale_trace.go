@@ -40,6 +40,7 @@ func (f *traceFlags) add(fl *pflag.FlagSet) {
 	fl.DurationVar(&f.from, "from", 0, "leave out the beginning of the trace")
 	fl.DurationVar(&f.span, "for", 0, "play only so much of it (0: all, of rate traces a day)")
 	fl.DurationVar(&f.unscored, "unscored", -1, "how much of the beginning is not scored (default: 10m, of more than 8 hours 2h, at most a quarter)")
+	fl.Lookup("unscored").DefValue = "0s" // the text says what happens without it
 	fl.DurationVar(&f.start, "start", 120*time.Second, "how long a replica takes to start")
 	fl.StringVar(&f.profile, "profile", "qwen3-32b-2xrtxpro6000", "engine profile of the replicas")
 	fl.DurationVar(&f.ttft, "ttft", 2*time.Second, "objective: time to the first token")
