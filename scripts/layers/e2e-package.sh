@@ -119,6 +119,7 @@ fi
 
 echo "== the rpm"
 rpm=$(ls "$one"/*.rpm)
+(apt_install rpm rpm) || true # exits where it cannot
 if command -v rpm >/dev/null; then
   rpm -qpl "$rpm" 2>/dev/null | sort >"$work/rpm-files"
   for f in /usr/bin/penstock /usr/lib/systemd/system/penstock.service /etc/penstock/penstock.yaml /usr/share/man/man1/penstock.1.gz; do
