@@ -92,6 +92,16 @@ func scalePolicy(p *config.Pool, profile *engine.Profile) scale.Policy {
 		Min: c.Min, Max: c.Max, Attainment: float64(c.Attainment), StartUp: c.StartUp.Seconds(), StepUp: c.StepUp, StepDown: c.StepDown,
 		StartsPerMinute: float64(c.StartsPerMinute), Reversals: c.Reversals, IdleAfter: c.IdleAfter.Seconds(), ClientTimeout: c.ClientTimeout.Seconds(),
 	}
+	if c.Accelerators > 0 {
+		o.Accelerators, o.AcceleratorsPerReplica = c.Accelerators, max(1, profile.TensorParallel)
+	}
+	for i := range c.Floors {
+		from, to, days := c.Floors[i].Span()
+		o.Floors = append(o.Floors, scale.Floor{From: from, To: to, Days: days, Min: c.Floors[i].Min})
+	}
+	if len(o.Floors) > 0 {
+		o.Zone = c.Location()
+	}
 	if o.Reversals == 0 {
 		o.Reversals = -1
 	}

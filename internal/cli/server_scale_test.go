@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/config"
+	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/flow"
 )
 
@@ -86,5 +87,20 @@ func TestOverrideOutlastsProcess(t *testing.T) {
 	}
 	if r := act("pause", 0); !r.Paused || r.Override.Kept || !strings.Contains(lasts(r), "a restart does not know") {
 		t.Errorf("not kept: %+v, %s", r.Override, lasts(r))
+	}
+}
+
+// What the file says of floors and accelerators is what the scaler goes by.
+func TestScalePolicyOfFile(t *testing.T) {
+	p := config.DefaultPool("chat")
+	p.Scale.Floors = []config.Floor{{From: "07:30", To: "19:00", Days: "mon-fri", Min: 3}}
+	p.Scale.TimeZone, p.Scale.Accelerators = "Europe/Berlin", 16
+	got := scalePolicy(&p, &engine.Profile{TensorParallel: 4})
+	if len(got.Floors) != 1 || got.Floors[0].From != 450 || got.Floors[0].To != 1140 || !got.Floors[0].Days[1] || got.Floors[0].Days[0] || got.Floors[0].Min != 3 ||
+		got.Zone.String() != "Europe/Berlin" || got.Accelerators != 16 || got.AcceleratorsPerReplica != 4 {
+		t.Errorf("%+v", got)
+	}
+	if n, by := got.EffectiveMax(); n != 4 || by != "accelerators" {
+		t.Errorf("%d by %s", n, by)
 	}
 }

@@ -185,6 +185,9 @@ type Scale struct {
 	SleepFor         time.Duration // of replicas that are not needed; 0: they end at once
 	Target           ScaleTarget
 	Wake             string        // owner, scale: who moves the object out of zero
+	Floors           []Floor       // minima by time of day, in TimeZone
+	TimeZone         string        // "": UTC
+	Accelerators     int           // most that the replicas take together; 0: no bound
 	DrainFor         time.Duration // longest wait for requests on a replica that is to go
 }
 

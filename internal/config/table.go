@@ -264,7 +264,7 @@ func shadows(o Options) []string {
 	return append([]string{""}, o.Policies...)
 }
 
-var scaleObject = &object{name: "scale", fields: []field{
+var scaleObject = &object{name: "scale", fields: append([]field{
 	text("mode", "recommend says how many replicas there should be, act sets it. A pool of processes acts unless this says recommend.",
 		func(s *Scale) *string { return &s.Mode }, def("recommend"), oneOf("recommend", "act"), live()),
 	integer("min", "Fewest replicas; 0 lets the pool go to zero.", func(s *Scale) *int { return &s.Min }, def("1"), within(0, 10000), live()),
@@ -289,7 +289,7 @@ var scaleObject = &object{name: "scale", fields: []field{
 		func(s *Scale) *string { return &s.Wake }, def("owner"), oneOf("owner", "scale")),
 	length("drainFor", "Longest wait for requests in flight on a replica that is to go.", func(s *Scale) *time.Duration { return &s.DrainFor },
 		def("5m"), within(0, 86400)),
-}}
+}, scaleBounds...)}
 
 var authObject = &object{name: "auth", fields: []field{
 	text("keysFile", "File with the hashes of the keys.", func(a *Auth) *string { return &a.KeysFile }),

@@ -30,6 +30,7 @@ func (d *decoder) validate(c *Config) {
 			d.failPath(path+".scale.min", "min %d is more than max %d", p.Scale.Min, p.Scale.Max)
 		}
 		d.validateScale(c, p, path)
+		d.validateFloors(p, path)
 		if p.Route.Shadow != "" && p.Route.Shadow == p.Route.Policy {
 			d.failPath(path+".route.shadow", "shadow is the same as policy, so it has nothing to compare")
 		}

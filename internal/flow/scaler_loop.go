@@ -223,6 +223,9 @@ func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	if changed || s.scaler == nil {
 		policy.Capacity = nil
 		tick.Policy = &policy
+		if policy.Zone != nil {
+			tick.Zone = policy.Zone.String()
+		}
 	}
 	s.look(tick, &policy)
 	rec := tick.play(&s.scaler)

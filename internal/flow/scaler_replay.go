@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/scale"
@@ -24,6 +25,7 @@ type ScaleTick struct {
 	Pool     string         `json:"pool"`
 	Time     fleet.Time     `json:"at_ns"`
 	Policy   *scale.Policy  `json:"policy,omitempty"`   // where it is the first or changed
+	Zone     string         `json:"zone,omitempty"`     // of the policy's floors; "": UTC
 	Capacity []float64      `json:"capacity,omitempty"` // likewise
 	Offers   []Offer        `json:"offers,omitempty"`
 	Wanted   int            `json:"wanted"`
@@ -128,6 +130,13 @@ func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
 			}
 			if t.Schema != ScaleTickSchema || t.Recommendation == nil {
 				return nil, fmt.Errorf("line %d: not a record of %s", n, ScaleTickSchema)
+			}
+			if t.Policy != nil && t.Zone != "" {
+				zone, zerr := time.LoadLocation(t.Zone)
+				if zerr != nil {
+					return nil, fmt.Errorf("line %d: %w", n, zerr)
+				}
+				t.Policy.Zone = zone
 			}
 			p := byName[t.Pool]
 			if p == nil {

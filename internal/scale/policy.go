@@ -37,7 +37,7 @@ type Policy struct {
 	// Reversals is the most changes of direction an hour; 0: 6, negative: no bound.
 	Reversals int
 	Floors    []Floor        // standing minima by time of day
-	Zone      *time.Location // of the floors; nil: UTC
+	Zone      *time.Location `json:"-"` // of the floors; nil: UTC
 
 	// AcceleratorsPerReplica and Accelerators bound the pool by a quota: at most
 	// Accelerators / AcceleratorsPerReplica replicas. 0: no bound.

@@ -157,6 +157,7 @@ func (s *Scaler) constrain(v *view, n int) int {
 		{"rate", (*Scaler).startRate},
 		{"reversals", (*Scaler).reversals},
 		{"max", (*Scaler).most},
+		{"accelerators", (*Scaler).accelerators},
 	}
 	r := &s.rec
 	r.Binding = "rule"
@@ -204,12 +205,13 @@ func (s *Scaler) schedule(v *view, n int) (int, string, fleet.Time) {
 	if s.policy.Zone != nil {
 		t = t.In(s.policy.Zone)
 	}
+	why := ""
 	for i := range s.policy.Floors {
 		if f := &s.policy.Floors[i]; f.covers(t) && f.Min > n {
-			n = f.Min
+			n, why = f.Min, fmt.Sprintf("scheduled floor, %02d:%02d to %02d:%02d %s", f.From/60, f.From%60, f.To/60, f.To%60, t.Location())
 		}
 	}
-	return n, "scheduled floor", 0
+	return n, why, 0
 }
 
 func (s *Scaler) least(_ *view, n int) (int, string, fleet.Time) {
