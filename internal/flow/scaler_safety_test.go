@@ -5,6 +5,7 @@ package flow
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,12 +22,15 @@ import (
 func TestLoopIsSafe(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		now := fleet.Time(1e18)
-		f := New(Options{Pool: "p", Dispatch: dispatch.New(dispatch.Options{Pool: "p", Profile: profile()}), Clock: func() fleet.Time { return now }})
+		var at atomic.Int64 // now, for the loop and the callers
+		at.Store(int64(now))
+		clock := func() fleet.Time { return fleet.Time(at.Load()) }
+		f := New(Options{Pool: "p", Dispatch: dispatch.New(dispatch.Options{Pool: "p", Profile: profile()}), Clock: clock})
 		defer f.Close()
 		least := rapid.IntRange(0, 2).Draw(rt, "min")
 		st := &fixedHand{}
 		s := NewScaler(ScalerOptions{Pool: "p", Flow: f, Profile: profile(), SLO: engine.SLO{TTFT: 2, ITL: 0.1}, Mode: ModeAct, Hand: st,
-			Policy: scale.Policy{Min: least, Max: 6, StartUp: 30, IdleAfter: 60}, Clock: func() fleet.Time { return now }})
+			Policy: scale.Policy{Min: least, Max: 6, StartUp: 30, IdleAfter: 60}, Clock: clock})
 		ctx := context.Background()
 		type held struct {
 			g   *Grant
@@ -39,6 +43,7 @@ func TestLoopIsSafe(t *testing.T) {
 		for range rapid.IntRange(5, 25).Draw(rt, "steps") {
 			jump := rapid.SampledFrom([]time.Duration{time.Second, 5 * time.Second, 20 * time.Second, time.Minute, -time.Hour, 10 * time.Minute}).Draw(rt, "dt")
 			now = now.Add(jump)
+			at.Store(int64(now))
 			ready := rapid.IntRange(0, st.want).Draw(rt, "ready")
 			phases := make([]fleet.Phase, st.want)
 			for i := range phases {

@@ -43,6 +43,12 @@ func (l *ladder) step(now time.Time, n int, per float64) {
 		most := math.Sqrt(float64(n) / float64(n-1))
 		next = math.Min(math.Max(per, l.target/most), l.target*most)
 	}
+	// Rounded towards the present target: away from it, a small one could leave the bound.
+	if next < l.target {
+		next = math.Ceil(next*1000-1e-9) / 1000
+	} else {
+		next = math.Floor(next*1000+1e-9) / 1000
+	}
 	if next = milli(next); next == l.target {
 		return
 	}
