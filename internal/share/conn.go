@@ -123,7 +123,7 @@ func dialled(c net.Conn, secret []byte, me hello) (*framer, hello, error) {
 // accepted does the listener's part of the handshake.
 func accepted(c net.Conn, secret []byte, me hello) (*framer, hello, error) {
 	_ = c.SetDeadline(time.Now().Add(handshakeFor))
-	f := &framer{c: c, r: bufio.NewReaderSize(c, 64<<10)}
+	f := &framer{c: c, r: bufio.NewReaderSize(c, 4<<10)} // it may be a stranger
 	first := make([]byte, len(connMagic)+nonceSize)
 	if _, err := io.ReadFull(f.r, first); err != nil {
 		return nil, hello{}, err
@@ -146,6 +146,7 @@ func accepted(c net.Conn, secret []byte, me hello) (*framer, hello, error) {
 	if !hmac.Equal(proof, prove(secret, "dialler", theirs, mine)) {
 		return nil, hello{}, errSecret
 	}
+	f.r = bufio.NewReaderSize(f.r, 64<<10)
 	f.inKey, f.outKey = prove(secret, "from dialler", theirs, mine), prove(secret, "from listener", theirs, mine)
 	b, err := f.read()
 	if err != nil {

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -58,6 +60,10 @@ type Exchange struct {
 	fault   string          // of the last lookup
 	conns   map[net.Conn]struct{}
 	closed  bool
+	refusal time.Time // of the last line about one
+	unsaid  int       // refusals since
+
+	shaking atomic.Int32 // handshakes under way
 }
 
 type namedPool struct {
@@ -110,7 +116,7 @@ func (x *Exchange) me() hello { return hello{Router: x.o.Router, Check: x.o.Chec
 func (x *Exchange) Run(ctx context.Context, ln net.Listener) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	stop := context.AfterFunc(ctx, func() {
+	end := sync.OnceFunc(func() {
 		if ln != nil {
 			ln.Close()
 		}
@@ -121,11 +127,13 @@ func (x *Exchange) Run(ctx context.Context, ln net.Listener) {
 			c.Close()
 		}
 	})
-	defer stop()
+	defer context.AfterFunc(ctx, end)()
 	if ln != nil {
 		wg.Go(func() { x.accept(ln, &wg) })
 	}
 	x.follow(ctx, &wg)
+	// It may come here before the function above is called, which then never is.
+	end()
 }
 
 // track remembers a connection so that the end of Run closes it; false: it ended.
@@ -146,6 +154,13 @@ func (x *Exchange) untrack(c net.Conn) {
 	delete(x.conns, c)
 	x.mu.Unlock()
 }
+
+// Strangers can open connections too: so many may be in the handshake at a time, the
+// next ones are closed, and one refusal a second is logged.
+const (
+	handshakesMost = 64
+	refusalEvery   = time.Second
+)
 
 func (x *Exchange) accept(ln net.Listener, wg *sync.WaitGroup) {
 	for {
@@ -169,9 +184,15 @@ func (x *Exchange) accept(ln net.Listener, wg *sync.WaitGroup) {
 
 // serve hears one router until its connection ends.
 func (x *Exchange) serve(c net.Conn) {
+	if n := x.shaking.Add(1); n > handshakesMost {
+		x.shaking.Add(-1)
+		x.refused(c, errCrowd)
+		return
+	}
 	f, h, err := accepted(c, x.o.Secret, x.me())
+	x.shaking.Add(-1)
 	if err != nil {
-		x.o.Log.Warn("refused a router", "address", c.RemoteAddr().String(), "error", err)
+		x.refused(c, err)
 		return
 	}
 	if h.Router == x.o.Router {
@@ -184,6 +205,26 @@ func (x *Exchange) serve(c net.Conn) {
 	x.o.Log.Info("a router is gone", "router", h.Router, "reason", errText(err))
 }
 
+var errCrowd = errors.New("too many connections that have not proved anything")
+
+func (x *Exchange) refused(c net.Conn, err error) {
+	x.mu.Lock()
+	quiet := time.Since(x.refusal) < refusalEvery
+	if quiet {
+		x.unsaid++
+	} else {
+		x.refusal = time.Now()
+	}
+	unsaid := x.unsaid
+	if !quiet {
+		x.unsaid = 0
+	}
+	x.mu.Unlock()
+	if !quiet {
+		x.o.Log.Warn("refused a router", "address", c.RemoteAddr().String(), "error", err, "others_since_the_last_line", unsaid)
+	}
+}
+
 func errText(err error) string {
 	if err == nil {
 		return ""
@@ -194,19 +235,23 @@ func errText(err error) string {
 // join registers a router that tells; an older connection of the same one ends.
 func (x *Exchange) join(h hello, c net.Conn) *inbound {
 	x.mu.Lock()
+	x.forget(time.Now())
 	n, ok := x.numbers[h.Router]
 	if !ok {
-		n = int32(len(x.numbers)) + 1
+		taken := slices.Collect(maps.Values(x.numbers))
+		for n = 1; slices.Contains(taken, n); n++ {
+		}
 		x.numbers[h.Router] = n
 	}
 	old := x.heard[h.Router]
+	connected := old != nil && old.live
 	in := &inbound{
 		number: n, conn: c, address: c.RemoteAddr().String(), since: time.Now(), last: time.Now(),
 		foreign: h.Check != x.o.Check, live: true,
 	}
 	x.heard[h.Router] = in
 	x.mu.Unlock()
-	if old != nil && old.live {
+	if connected {
 		old.conn.Close()
 	}
 	for _, p := range x.pools {
@@ -214,6 +259,20 @@ func (x *Exchange) join(h hello, c net.Conn) *inbound {
 	}
 	x.rank()
 	return in
+}
+
+// forgetAfter is how long a router that is gone is listed. Each start of one has a name
+// of its own, so without an end there would be more and more.
+const forgetAfter = 10 * time.Minute
+
+// forget drops routers that are gone for long. Exchange.mu is held.
+func (x *Exchange) forget(now time.Time) {
+	for name, in := range x.heard {
+		if !in.live && now.Sub(in.last) > forgetAfter {
+			delete(x.heard, name)
+			delete(x.numbers, name)
+		}
+	}
 }
 
 // leave forgets what a router told, unless it is back on another connection.
@@ -323,6 +382,7 @@ func (x *Exchange) States() (out []PeerState, fault string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
+	x.forget(now)
 	seen := map[string]bool{}
 	for addr, l := range x.links {
 		if x.self[addr] {
