@@ -45,9 +45,11 @@ type connections struct {
 
 // doorway is one connection.
 type doorway struct {
-	addr   string
-	spoke  bool    // a byte of a request was read
-	holder *holder // of the key that it last spoke for; nil: none
+	addr  string
+	spoke bool // a byte of a request was read
+	// reading is whether the request that was begun has not reached its handler.
+	reading atomic.Bool
+	holder  *holder // of the key that it last spoke for; nil: none
 }
 
 // doorwayKey finds the doorway of a connection in the context of its requests.
@@ -97,6 +99,13 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 		defer c.mu.Unlock()
 		if d := c.open[nc]; d != nil {
 			d.spoke = true
+			d.reading.Store(true)
+		}
+	case http.StateIdle:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if d := c.open[nc]; d != nil {
+			d.reading.Store(false)
 		}
 	case http.StateClosed, http.StateHijacked:
 		c.mu.Lock()
@@ -117,7 +126,15 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 	}
 }
 
-// fresh returns how many connections have not sent a request yet.
+// arrived notes that the request of a connection reached its handler.
+func arrived(ctx context.Context) {
+	if d, _ := ctx.Value(doorwayKey{}).(*doorway); d != nil {
+		d.reading.Store(false)
+	}
+}
+
+// fresh returns how many connections have not sent a request yet, or have one whose
+// handler has not begun.
 func (c *connections) fresh() int {
 	if c == nil {
 		return 0
@@ -126,7 +143,7 @@ func (c *connections) fresh() int {
 	defer c.mu.Unlock()
 	n := 0
 	for _, d := range c.open {
-		if !d.spoke {
+		if !d.spoke || d.reading.Load() {
 			n++
 		}
 	}

@@ -98,6 +98,7 @@ func (backAddr) String() string { return "connections after a stream" }
 // their connection, so that their next request opens one to whoever comes after.
 func (s *Server) lastAnswer(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		arrived(r.Context())
 		if s.ending.Load() && r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
