@@ -15,6 +15,9 @@ import (
 
 // pass relays an answer to the client and notes how it ended.
 func (c *call) pass(a *relay.Answer, endpoint string, from time.Time) {
+	if c.learn != nil && a.Status < 300 {
+		c.learn.Store(true)
+	}
 	kind := a.Header("Content-Type")
 	c.events = a.Status == http.StatusOK && hasMediaType(kind, "text/event-stream")
 	if c.early && !c.events {

@@ -107,7 +107,9 @@ func (c *call) otherwise(a *relay.Answer, id string, from time.Time) bool {
 		c.passKept(answer)
 		return false
 	}
-	c.target.pool.noUsage.Store(true)
+	// A client's own text may stand in a refusal: only an answer that comes without the
+	// option shows that it was the option.
+	c.learn = &c.target.pool.noUsage
 	c.quota.strip = false
 	c.splice()
 	return true

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/entry"
@@ -56,6 +57,10 @@ type call struct {
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
 	salt     string // cache salt that replicas get; "": the client's
+
+	// learn is set once the answer is good: what the pool's engines lack, as the first
+	// refusal said; nil: nothing.
+	learn *atomic.Bool
 
 	moved  bool // it was sent elsewhere, though it may have been executed
 	began  bool // the status line is on its way to the client

@@ -102,8 +102,9 @@ func (c *call) inOtherWords(k *held) bool {
 	if !c.messages() || c.translation.on || c.target.pool.Messages != MessagesAuto || !lacksPath(k) {
 		return false
 	}
-	c.target.pool.noMessages.Store(true)
 	c.address()
+	c.translate()
+	c.learn = &c.target.pool.noMessages
 	return c.translation.bad == nil
 }
 
