@@ -147,7 +147,7 @@ func TestExternal(t *testing.T) {
 			if got := strings.Join(values(t, body), " "); got != c.want {
 				t.Errorf("%s: %q, want %q", c.path, got, c.want)
 			}
-		} else if msg, _ := body["message"].(string); !strings.Contains(msg, c.want) || body["kind"] != "Status" {
+		} else if msg, _ := body["message"].(string); !strings.Contains(msg, c.want) || strings.Contains(msg, "elsewhere") || body["kind"] != "Status" {
 			t.Errorf("%s: %v, want %q", c.path, body, c.want)
 		}
 	}

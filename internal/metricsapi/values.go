@@ -59,7 +59,7 @@ func (s *Server) external(w http.ResponseWriter, r *http.Request, who Subject, n
 	}
 	switch {
 	case len(matched) == 0:
-		refuse(w, http.StatusNotFound, "NotFound", fmt.Sprintf("no pool in namespace %q matches %q; pools: %s", ns, sel, s.poolList()))
+		refuse(w, http.StatusNotFound, "NotFound", fmt.Sprintf("no pool in namespace %q matches %q; pools: %s", ns, sel, s.poolList(ns)))
 		return
 	case len(matched) > 1 && !m.Sum:
 		refuse(w, http.StatusBadRequest, "BadRequest", fmt.Sprintf("%s is of one pool, and an HPA would add up those of %s: select one with matchLabels {pool: %s}", name, strings.Join(matched, ", "), matched[0]))
@@ -68,10 +68,13 @@ func (s *Server) external(w http.ResponseWriter, r *http.Request, who Subject, n
 	answer(w, http.StatusOK, map[string]any{"kind": "ExternalMetricValueList", "apiVersion": GroupExternal + "/v1beta1", "metadata": map[string]any{}, "items": items})
 }
 
-func (s *Server) poolList() string {
+// poolList names the pools of a namespace: who may read one is not told of others.
+func (s *Server) poolList(ns string) string {
 	var out []string
 	for _, p := range s.o.Pools() {
-		out = append(out, p.Namespace+"/"+p.Name)
+		if p.Namespace == ns {
+			out = append(out, ns+"/"+p.Name)
+		}
 	}
 	if len(out) == 0 {
 		return "none"
