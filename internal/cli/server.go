@@ -92,16 +92,17 @@ type server struct {
 	admin         *console.Server
 	reg           *prometheus.Registry
 
-	gatewayLn, adminLn net.Listener    // nil: that one is off
-	scrapeLn           net.Listener    // nil: metrics are on the admin API only
-	epp                *eppFront       // nil: the endpoint picker is off
-	cluster            *clusterScaling // nil: nothing is scaled in a cluster
-	scaleLog           *journal.Lines  // of evaluations; nil: nothing on disk
-	scaleBroken        atomic.Bool     // it cannot be written
-	shareLn            net.Listener    // nil: no router tells this one
-	exchange           *share.Exchange // nil: with no router
-	hashKey            uint64          // that prompts are hashed with
-	tls                *tls.Config     // of the gateway and the endpoint picker; nil: plain
+	gatewayLn, adminLn net.Listener       // nil: that one is off
+	scrapeLn           net.Listener       // nil: metrics are on the admin API only
+	epp                *eppFront          // nil: the endpoint picker is off
+	cluster            *clusterScaling    // nil: nothing is scaled in a cluster
+	scaleLog           *journal.Lines     // of evaluations; nil: nothing on disk
+	accelerators       *flow.Accelerators // that pools share
+	scaleBroken        atomic.Bool        // it cannot be written
+	shareLn            net.Listener       // nil: no router tells this one
+	exchange           *share.Exchange    // nil: with no router
+	hashKey            uint64             // that prompts are hashed with
+	tls                *tls.Config        // of the gateway and the endpoint picker; nil: plain
 	stopping           atomic.Bool
 
 	mu    sync.Mutex

@@ -79,7 +79,7 @@ func (s *server) Reload(next *config.Config) error {
 			}
 		}
 	}
-	running.Rollouts = next.Rollouts
+	running.Rollouts, running.Accelerators = next.Rollouts, next.Accelerators
 	if running.Logging.Rules = next.Logging.Rules; s.recording.prompts != nil {
 		s.recording.prompts.SetRules(logRules(&running.Logging))
 	}

@@ -36,6 +36,7 @@ func (s *server) openScale() error {
 			return failf("name another directory with --journal-dir, or none", "journal of the scaler: %v", err)
 		}
 	}
+	s.accelerators = flow.NewAccelerators(s.o.Config.Accelerators.Total)
 	for i, lp := range s.pools {
 		sc, err := s.newScaler(i, lp)
 		if err != nil {
@@ -60,7 +61,7 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 		Pool: lp.cfg.Name, Flow: lp.flow, Profile: profile, Models: append(modelNames(&lp.cfg), adapterNames(&lp.cfg)...),
 		SLO:    engine.SLO{TTFT: lp.cfg.SLO.TTFT.Seconds(), ITL: lp.cfg.SLO.ITL.Seconds()},
 		Policy: scalePolicy(&lp.cfg, &profile), Mode: s.scaleMode(s.o.Config, i, lp), Hold: holdOf(&lp.cfg), Clock: s.clock, Log: s.log,
-		Tick: s.scaleTick,
+		Tick: s.scaleTick, Accelerators: s.accelerators,
 	}
 	if t := s.o.ScaleTuning; t != nil {
 		o.Policy.Tuning, o.Period = t, s.o.ScalePeriod
@@ -92,9 +93,7 @@ func scalePolicy(p *config.Pool, profile *engine.Profile) scale.Policy {
 		Min: c.Min, Max: c.Max, Attainment: float64(c.Attainment), StartUp: c.StartUp.Seconds(), StepUp: c.StepUp, StepDown: c.StepDown,
 		StartsPerMinute: float64(c.StartsPerMinute), Reversals: c.Reversals, IdleAfter: c.IdleAfter.Seconds(), ClientTimeout: c.ClientTimeout.Seconds(),
 	}
-	if c.Accelerators > 0 {
-		o.Accelerators, o.AcceleratorsPerReplica = c.Accelerators, max(1, profile.TensorParallel)
-	}
+	o.Accelerators, o.AcceleratorsPerReplica, o.Priority = c.Accelerators, max(1, profile.TensorParallel), c.Priority
 	for i := range c.Floors {
 		from, to, days := c.Floors[i].Span()
 		o.Floors = append(o.Floors, scale.Floor{From: from, To: to, Days: days, Min: c.Floors[i].Min})
@@ -144,6 +143,7 @@ func (s *server) reloadScale(next *config.Config, i int, lp *livePool) {
 			i = k
 		}
 	}
+	s.accelerators.SetTotal(next.Accelerators.Total)
 	lp.scaler.SetPolicy(p, s.scaleMode(next, i, lp), holdOf(&lp.cfg))
 }
 

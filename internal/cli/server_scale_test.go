@@ -104,3 +104,20 @@ func TestScalePolicyOfFile(t *testing.T) {
 		t.Errorf("%d by %s", n, by)
 	}
 }
+
+// A reload changes how many accelerators pools share, and says that it is in force.
+func TestSharedAcceleratorsReload(t *testing.T) {
+	e := newEngine(t)
+	s, stop := runServer(t, nil, e.URL)
+	next := *s.Config()
+	next.Accelerators.Total = 12
+	if err := s.Reload(&next); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Config(); got.Accelerators.Total != 12 || got.Digest() != next.Digest() {
+		t.Errorf("%+v", got.Accelerators)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -15,21 +15,22 @@ import "time"
 
 // Config is a whole penstock.yaml with its defaults filled in.
 type Config struct {
-	Listen    Listen
-	TLS       TLS
-	Relay     Relay
-	Limits    Limits
-	Pools     []Pool
-	Auth      Auth
-	Tenants   []Tenant
-	Rollouts  []Rollout
-	Logging   Logging
-	Prices    []Price
-	Share     Share
-	StateDir  string // what a restart should find again; "": nothing is kept
-	Journal   Journal
-	Telemetry Telemetry
-	Kube      Kubernetes
+	Listen       Listen
+	TLS          TLS
+	Relay        Relay
+	Limits       Limits
+	Pools        []Pool
+	Auth         Auth
+	Tenants      []Tenant
+	Rollouts     []Rollout
+	Logging      Logging
+	Prices       []Price
+	Share        Share
+	Accelerators Accelerators
+	StateDir     string // what a restart should find again; "": nothing is kept
+	Journal      Journal
+	Telemetry    Telemetry
+	Kube         Kubernetes
 
 	file string          // where it came from; "" for defaults
 	set  map[string]bool // paths that the file names, as opposed to defaults
@@ -188,6 +189,7 @@ type Scale struct {
 	Floors           []Floor       // minima by time of day, in TimeZone
 	TimeZone         string        // "": UTC
 	Accelerators     int           // most that the replicas take together; 0: no bound
+	Priority         int           // among pools that share accelerators; the higher are served first
 	DrainFor         time.Duration // longest wait for requests on a replica that is to go
 }
 

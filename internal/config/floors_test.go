@@ -15,6 +15,9 @@ func TestFloors(t *testing.T) {
 	if from, to, days := s.Floors[1].Span(); from != 1320 || to != 360 || days != [7]bool{} {
 		t.Errorf("%d %d %v", from, to, days)
 	}
+	if n := load(t, "full.yaml").Accelerators.Total; n != 24 || s.Priority != -1 {
+		t.Errorf("%d shared accelerators, priority %d", n, s.Priority)
+	}
 	if s.Location().String() != "Europe/Berlin" || s.Accelerators != 16 {
 		t.Errorf("%s, %d accelerators", s.Location(), s.Accelerators)
 	}
@@ -34,6 +37,7 @@ func TestFloors(t *testing.T) {
 		`floors: [{from: "07:30", to: "19:00", days: Mo-Fr, min: 1}]`: `is not a day or a span of days`,
 		`timeZone: Mars/Olympus`:                                      `"Mars/Olympus" is not a time zone`,
 		`timeZone: Local`:                                             `name the zone`,
+		`priority: 2000`:                                              `out of range`,
 		`accelerators: -1`:                                            `out of range`,
 	} {
 		src := "pools:\n  - name: p\n    models: [{name: m}]\n    replicas: {static: [http://127.0.0.1:1]}\n    scale: {max: 8, " + scale + "}\n"
@@ -48,9 +52,10 @@ func TestFloorsAreLive(t *testing.T) {
 	a, b := load(t, "full.yaml"), load(t, "full.yaml")
 	s := &b.Pools[0].Scale
 	s.Floors[0].Min, s.TimeZone, s.Accelerators = 4, "UTC", 8
+	s.Priority, b.Accelerators.Total = 3, 32
 	s.Floors = append(s.Floors, Floor{From: "12:00", To: "13:00", Min: 5})
 	d := Diff(a, b)
-	if len(d) != 4 {
+	if len(d) != 6 {
 		t.Errorf("%v", d)
 	}
 	for _, c := range d {

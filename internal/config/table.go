@@ -132,6 +132,7 @@ var rootObject = &object{name: "the file", fields: []field{
 	mapping("logging", "What of prompts and answers is recorded, and where.", loggingObject, func(c *Config) *Logging { return &c.Logging }),
 	mappings("prices", "What tokens cost, for budgets.", priceObject, func(c *Config) *[]Price { return &c.Prices }, live()),
 	mapping("share", "What routers tell each other.", shareObject, func(c *Config) *Share { return &c.Share }),
+	mapping("accelerators", "What the replicas of all pools share.", acceleratorsObject, func(c *Config) *Accelerators { return &c.Accelerators }),
 	text("stateDir", "Directory for what a restart should find again: the prefix index and the key of its hashes, and pauses and pins of the scaler; empty: nothing.",
 		func(c *Config) *string { return &c.StateDir }),
 	mapping("journal", "Records of decisions.", journalObject, func(c *Config) *Journal { return &c.Journal }),

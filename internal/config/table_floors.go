@@ -19,6 +19,11 @@ type Floor struct {
 	Min      int    // replicas
 }
 
+// Accelerators are what all pools share.
+type Accelerators struct {
+	Total int // 0: no bound
+}
+
 // Span returns the bounds in minutes since midnight, and the days from Sunday on; none
 // is all of them. The texts have been checked.
 func (f *Floor) Span() (from, to int, days [7]bool) {
@@ -45,12 +50,18 @@ var floorObject = &object{name: "a floor", fields: []field{
 	integer("min", "Fewest replicas meanwhile.", func(f *Floor) *int { return &f.Min }, within(1, 10000), required(), live()),
 }}
 
+var acceleratorsObject = &object{name: "accelerators", fields: []field{
+	integer("total", "Accelerators that the replicas of all pools share, as far as Penstock moves them; 0: no bound.",
+		func(a *Accelerators) *int { return &a.Total }, within(0, 1000000), live()),
+}}
+
 // scaleBounds are the keys of floors and of the quota.
 var scaleBounds = []field{
 	mappings("floors", "Fewest replicas by time of day; the largest that holds counts.", floorObject, func(s *Scale) *[]Floor { return &s.Floors }, live()),
 	text("timeZone", "Time zone of floors, such as Europe/Berlin; empty: UTC.", func(s *Scale) *string { return &s.TimeZone }, checked(checkZone), live()),
 	integer("accelerators", "Most accelerators that the replicas may take together, each as many as the engine profile's tensorParallel; 0: no bound.",
 		func(s *Scale) *int { return &s.Accelerators }, within(0, 100000), live()),
+	integer("priority", "Among pools that share accelerators.total: the higher are served first.", func(s *Scale) *int { return &s.Priority }, within(-1000, 1000), live()),
 }
 
 func minutes(s string) (int, error) {

@@ -41,6 +41,9 @@ type ScalerOptions struct {
 	// at a time.
 	Override Override
 	Keep     func(Override) error
+	// Accelerators are shared with the loops of other pools; nil: with nobody. A loop
+	// without a Hand has no part in them.
+	Accelerators *Accelerators
 	// Tick takes the inputs and the result of every evaluation; nil: nobody does.
 	Tick func(*ScaleTick)
 	// Period is the time between evaluations; 0: scale.EvaluationPeriod.
@@ -137,6 +140,9 @@ func NewScaler(o ScalerOptions) *Scaler {
 		demand: &demand{slo: o.SLO, kick: make(chan struct{}, 1), profile: o.Profile, shape: priorShape},
 		gather: &gatherer{pool: o.Pool},
 	}
+	if o.Accelerators != nil && o.Hand != nil {
+		o.Accelerators.join(o.Pool)
+	}
 	if o.Flow != nil {
 		o.Flow.Watch(s.demand)
 	}
@@ -231,6 +237,7 @@ func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	rec := tick.play(&s.scaler)
 	tick.Recommendation = rec
 	x := s.finish(rec, &policy, mode, &asked, lost)
+	s.share(x, &policy, mode == ModeAct && !asked.Paused && x.Owner == "")
 	s.act(ctx, x, mode, asked.Paused)
 	tick.Desired, tick.Applied = x.Desired, x.Applied
 	if s.o.Tick != nil {

@@ -42,6 +42,9 @@ type Policy struct {
 	// AcceleratorsPerReplica and Accelerators bound the pool by a quota: at most
 	// Accelerators / AcceleratorsPerReplica replicas. 0: no bound.
 	AcceleratorsPerReplica, Accelerators int
+	// Priority is that of the pool among those that share accelerators; the higher
+	// are served first.
+	Priority int
 
 	// IdleAfter is how long nothing may be offered before a pool with Min 0 goes
 	// to zero, in seconds. 0: 300 s. It is never shorter than a start-up.
