@@ -48,6 +48,6 @@ export function Rollout() {
   const list = a.data?.rollouts ?? [];
   return html`<${Page} title="Rollout" lead="A canary beside its baseline: what each gives users, and what was done about it.">
     ${list.map((r) => html`<${One} key=${r.name} r=${r} />`)}
-    ${list.length === 0 && html`<${Panel} title="Rollouts">${a.loading ? html`<p class="dim">Asking the server.</p>` : html`<${Empty} title="No rollout runs" code="penstock rollout --help">${a.error ? a.error + ". " : ""}A rollout gives a new model or version a share of the traffic, compares its time to first token, time between tokens and errors with the old one, and holds or rolls back by itself.<//>`}<//>`}
+    ${list.length === 0 && html`<${Panel} title="Rollouts">${a.loading ? html`<p class="dim">Asking the server.</p>` : a.error ? html`<${Empty} title="Not known" code="penstock rollout status">The answer is missing: ${a.error}.<//>` : html`<${Empty} title="No rollout runs" code="penstock rollout --help">A rollout gives a new model or version a share of the traffic, compares its time to first token, time between tokens and errors with the old one, and holds or rolls back by itself.<//>`}<//>`}
   <//>`;
 }

@@ -100,7 +100,8 @@ function One({ pool }: { pool: string }) {
 }
 
 function Nothing({ error }: { error?: string }) {
-  return html`<${Empty} title="No scaler runs here" code=${"pools:\n  - name: chat\n    scale: {mode: recommend, min: 1, max: 8, attainment: 99%}"}>${error ? error + ". " : ""}With mode recommend a pool shows what it would have and changes nothing; with mode act a hand moves the replicas.<//>`;
+  if (error) return html`<${Empty} title="Not known" code="penstock scale status">The answer is missing: ${error}.<//>`;
+  return html`<${Empty} title="No scaler runs here" code=${"pools:\n  - name: chat\n    scale: {mode: recommend, min: 1, max: 8, attainment: 99%}"}>With mode recommend a pool shows what it would have and changes nothing; with mode act a hand moves the replicas.<//>`;
 }
 
 export function Scaling({ pool }: { pool: string }) {
