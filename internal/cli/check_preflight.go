@@ -171,7 +171,7 @@ func (p *preflight) engines(pool *config.Pool, snap *fleet.Snapshot) {
 		}
 	}
 	n := len(snap.Endpoints)
-	p.rep.when(len(bad) == 0, "engines", pool.Name, fmt.Sprintf("%d replicas answer with their models", n), checkFail,
+	p.rep.when(len(bad) == 0, "engines", pool.Name, plural(n, "replica")+pluralWord(n, " answers with its models", " answer with their models"), checkFail,
 		fmt.Sprintf("%d of %d: %s", len(bad), n, strings.Join(bad, "; ")), "curl URL/health and URL/v1/models; the names under models must be those that the engine lists")
 	if len(bad) == n {
 		return

@@ -73,7 +73,7 @@ func (p *preflight) loadedWeights(ctx context.Context, pool *config.Pool, snap *
 			return
 		}
 	}
-	p.rep.when(len(readyOnes(snap)) > 0, name, pool.Name, fmt.Sprintf("%d replicas list their models", len(readyOnes(snap))), checkFail,
+	p.rep.when(len(readyOnes(snap)) > 0, name, pool.Name, plural(len(readyOnes(snap)), "replica")+pluralWord(len(readyOnes(snap)), " lists its models", " list their models"), checkFail,
 		"no replica is ready", "wait for one, and see `penstock check`")
 }
 
@@ -124,7 +124,7 @@ func (p *preflight) direct(pool *config.Pool, snap *fleet.Snapshot) {
 		}
 		seen[e.URL] = e.ID
 	}
-	p.rep.when(len(bad) == 0 && len(seen) > 0, name, pool.Name, fmt.Sprintf("%d replicas, each at an address of its own", len(seen)), checkFail,
+	p.rep.when(len(bad) == 0 && len(seen) > 0, name, pool.Name, plural(len(seen), "replica")+pluralWord(len(seen), ", at an address of its own", ", each at an address of its own"), checkFail,
 		cmp.Or(strings.Join(bad, "; "), "no replica is ready"), "name each replica, not a Service or a proxy in front of them: its metrics would be of one at random")
 }
 
