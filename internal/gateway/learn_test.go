@@ -54,3 +54,26 @@ func TestClientTeachesNothing(t *testing.T) {
 		t.Errorf("the messages of others go to %s", path)
 	}
 }
+
+// TestTranslatedAnswerIsCharged: a translated answer without usage counts by its length,
+// as one that is not translated does.
+func TestTranslatedAnswerIsCharged(t *testing.T) {
+	u := scripted(t, func(c net.Conn, r *http.Request, _ []byte) bool {
+		if r.URL.Path == "/v1/messages" {
+			io.WriteString(c, jsonAnswer(404, `{"detail":"Not Found"}`))
+		} else {
+			io.WriteString(c, jsonAnswer(200, `{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"`+
+				strings.Repeat("word ", 200)+`"},"finish_reason":"stop"}]}`))
+		}
+		return true
+	})
+	m := metered(hourly(admit.OutputTokens, 100000))
+	f := limited(t, m, u.url)
+	if res, text := f.post("/v1/messages", messagesBody("hello", "")); res.StatusCode != 200 {
+		t.Fatalf("%d %s", res.StatusCode, text)
+	}
+	f.settled()
+	if n := m.Stats().Balances[0].Charged; n < 200 {
+		t.Errorf("%d tokens of output were charged", n)
+	}
+}

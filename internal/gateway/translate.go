@@ -145,6 +145,7 @@ func (c *call) passTranslated(a *relay.Answer, endpoint string, from time.Time) 
 	c.follow, c.phase = true, phaseAnswer
 	c.answer.Reset(false, "")
 	c.answer.Feed(raw)
+	c.quota.bytes += int64(len(raw)) // for an engine that tells no usage
 	c.status = a.Status
 	c.judge(relay.EndComplete)
 	var out []byte
