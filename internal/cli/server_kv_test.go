@@ -95,7 +95,7 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 
 	listen := r.Addr()
 	r.Close()
-	r = start(listen)
+	_ = start(listen)
 	eventually(t, "the router knows that the cache is gone", func() bool {
 		row := row()
 		return row.Phase == "ready" && row.Own != nil && row.Own.Restarts > 0 && row.Own.CacheBlocks == 0

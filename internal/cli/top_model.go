@@ -113,9 +113,7 @@ func (m *topModel) add(rows []console.Row) {
 	if m.paused {
 		return
 	}
-	for i := range rows {
-		m.rows = append(m.rows, rows[i])
-	}
+	m.rows = append(m.rows, rows...)
 	if n := len(m.rows); n > topRows {
 		m.rows = append(m.rows[:0], m.rows[n-topRows:]...)
 	}

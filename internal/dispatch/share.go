@@ -88,13 +88,11 @@ type shares struct {
 
 // slotShare is what the requests at a slot weigh by tenant.
 type slotShare struct {
-	served      decayed
-	over        int32   // requests of the tenant over its share
-	overKV      float64 // tokens, answers included
-	othersKV    float64
-	othersMost  peak
-	queuedOver  int32
-	queuedOverT float64 // prompt tokens
+	served     decayed
+	over       int32   // requests of the tenant over its share
+	overKV     float64 // tokens, answers included
+	othersKV   float64
+	othersMost peak
 }
 
 // tenant makes room for a tenant's number.

@@ -16,12 +16,11 @@ import (
 // gatherer turns the engines' own counters into signs of danger. What a replica says
 // of itself counts where something else agrees: own accounting, or its queue.
 type gatherer struct {
-	pool    string
-	last    map[string]counted
-	at      fleet.Time
-	queue   window
-	preempt float64 // in the last interval
-	liars   int     // replicas whose word was not used
+	pool  string
+	last  map[string]counted
+	at    fleet.Time
+	queue window
+	liars int // replicas whose word was not used
 }
 
 type counted struct {

@@ -28,7 +28,6 @@ type history struct {
 	sent    []dispatch.Ticket
 	stream  []dispatch.Ticket
 	arrived int
-	peer    []dispatch.Ticket
 }
 
 func (h *history) do(e dispatch.Event) dispatch.Verdict {

@@ -144,7 +144,7 @@ func TestSortPods(t *testing.T) {
 
 func TestYield(t *testing.T) {
 	entry := func(who string, op metav1.ManagedFieldsOperationType, at int64, fields string) metav1.ManagedFieldsEntry {
-		e := metav1.ManagedFieldsEntry{Manager: who, Operation: op, FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		e := metav1.ManagedFieldsEntry{Manager: who, Operation: op, FieldsV1: metav1.NewFieldsV1(fields)}
 		if at != 0 {
 			e.Time = &metav1.Time{Time: time.Unix(at, 0)}
 		}

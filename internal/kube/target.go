@@ -169,7 +169,7 @@ func moversOf(fields []metav1.ManagedFieldsEntry) []mover {
 		var owned struct {
 			Spec map[string]json.RawMessage `json:"f:spec"`
 		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &owned) != nil {
+		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &owned) != nil {
 			continue
 		}
 		if _, ok := owned.Spec["f:replicas"]; !ok {

@@ -89,7 +89,6 @@ type Pool struct {
 	retryAt  time.Time
 	lastFail string
 	listed   chan struct{} // closed when the list of targets changes
-	version  int
 	running  bool
 	dirty    bool // the state file is behind
 	temp     bool // dir is thrown away
