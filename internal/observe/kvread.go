@@ -84,6 +84,11 @@ func (r *KVReader) Run(ctx context.Context) {
 	r.ctx = ctx
 	r.mu.Unlock()
 	<-ctx.Done()
+	// An Observe that found the context alive holds the lock and still adds readers;
+	// the next one finds it done.
+	r.mu.Lock()
+	//lint:ignore SA2001 waiting for whoever holds it is the purpose
+	r.mu.Unlock()
 	r.wg.Wait()
 }
 
