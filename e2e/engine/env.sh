@@ -15,10 +15,6 @@ if [ "$(cat "$dir/stamp" 2>/dev/null)" = "$stamp" ]; then
   printf '%s\n' "$dir"
   exit 0
 fi
-if [ "${1:-}" = --cached ]; then
-  echo "LAYER: vLLM is not in the cache; make e2e-engine installs it (6 GB, some minutes)"
-  exit 77
-fi
 mkdir -p "$PENSTOCK_CACHE"
 free=$(df -Pk "$PENSTOCK_CACHE" | awk 'NR==2 {print int($4 / 1048576)}')
 if [ "$free" -lt 9 ]; then
