@@ -42,6 +42,7 @@ type Server struct {
 
 	mu    sync.Mutex
 	doors []net.Listener // that Serve and ServeTLS accept from
+	loops sync.WaitGroup // of Serve and ServeTLS
 }
 
 // backKey finds the relay.Back of a connection in the context of its requests.
@@ -110,19 +111,25 @@ func (s *Server) lastAnswer(h http.Handler) http.Handler {
 func (s *Server) Serve(l net.Listener) error {
 	go s.Server.Serve(s.back)
 	s.hold(l)
+	defer s.loops.Done()
 	return s.ended(s.Server.Serve(l))
 }
 
 // ServeTLS serves TLS connections of l; see http.Server.ServeTLS.
 func (s *Server) ServeTLS(l net.Listener, cert, key string) error {
 	s.hold(l)
+	defer s.loops.Done()
 	return s.ended(s.Server.ServeTLS(l, cert, key))
 }
 
 func (s *Server) hold(l net.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.loops.Add(1)
 	s.doors = append(s.doors, l)
+	if s.ending.Load() {
+		l.Close()
+	}
 }
 
 func (s *Server) ended(err error) error {
@@ -146,6 +153,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		l.Close() // again by Shutdown, which does no harm
 	}
 	s.mu.Unlock()
+	s.loops.Wait() // a connection may be accepted and not counted yet
 	for end := time.Now().Add(settleTime); s.conns.fresh() > 0 && ctx.Err() == nil && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
