@@ -4,7 +4,6 @@ package dispatch
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -21,14 +20,9 @@ const (
 	yieldMargin = 0.95
 )
 
-// peerQueue is what other routers hold for a slot, by bucket of work.
+// peerQueue is what other routers hold for a slot.
 type peerQueue struct {
-	n            int32
-	work, tokens float64
-	some         uint64 // bit b: bucket b is not empty
-	bucket       [buckets]list
-	works        [buckets]float64
-
+	held
 	yielding fleet.Time // since when a place is left to them; 0: it is not
 }
 
@@ -37,18 +31,9 @@ func (d *Dispatch) queueTheirs(i int32) {
 	e := &d.entries[i]
 	a := &d.aux[e.slot]
 	if a.theirs == nil {
-		a.theirs = &peerQueue{}
-		for b := range a.theirs.bucket {
-			a.theirs.bucket[b] = emptyList
-		}
+		a.theirs = &peerQueue{held: newHeld()}
 	}
-	q := a.theirs
-	d.push(&q.bucket[e.bucket], i)
-	q.some |= 1 << e.bucket
-	q.n++
-	q.works[e.bucket] += e.work
-	q.work += e.work
-	q.tokens += e.prompt
+	d.file(&a.theirs.held, i)
 	d.heldThere++
 	d.show(e.slot)
 }
@@ -57,17 +42,9 @@ func (d *Dispatch) queueTheirs(i int32) {
 func (d *Dispatch) dequeueTheirs(i int32) {
 	e := &d.entries[i]
 	q := d.aux[e.slot].theirs
-	d.unlink(&q.bucket[e.bucket], i)
-	q.n--
-	q.works[e.bucket] -= e.work
-	q.work -= e.work
-	q.tokens -= e.prompt
-	if q.bucket[e.bucket].n == 0 { // sums of floats leave dust
-		q.some &^= 1 << e.bucket
-		q.works[e.bucket] = 0
-	}
+	d.unfile(&q.held, i)
 	if q.n == 0 {
-		q.work, q.tokens, q.yielding = 0, 0, 0
+		q.yielding = 0
 	}
 	d.heldThere--
 	d.show(e.slot)
@@ -81,33 +58,13 @@ func (a *slot) theirsAt() int32 {
 	return a.theirs.n
 }
 
-// position returns the work that goes before a request of x seconds and the number
-// of requests that go after it. All of it counts as one class and tenant.
-func (q *peerQueue) position(x float64) (ahead, behind float64) {
-	b := bucketOf(x)
-	for m := q.some; m != 0; m &= m - 1 {
-		k := bits.TrailingZeros64(m)
-		if k <= int(b) {
-			ahead += q.works[k]
-		} else {
-			behind += float64(q.bucket[k].n)
-		}
-	}
-	return ahead, behind
-}
-
 // bestOfTheirs is the rank of the request that goes first of those that other
 // routers hold for a slot; +Inf where they hold none.
 func (d *Dispatch) bestOfTheirs(slot int32) float64 {
-	least := math.Inf(1)
-	q := d.aux[slot].theirs
-	if q == nil {
-		return least
+	if d.aux[slot].theirsAt() == 0 {
+		return math.Inf(1)
 	}
-	for m := q.some; m != 0; m &= m - 1 {
-		least = min(least, d.ratio(&d.entries[q.bucket[bits.TrailingZeros64(m)].head]))
-	}
-	return least
+	return d.ratio(&d.entries[d.nextOf(&d.aux[slot].theirs.held)])
 }
 
 // yields reports whether entry i leaves the place at a slot to a request that

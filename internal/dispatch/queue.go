@@ -45,12 +45,66 @@ type queue struct {
 type line struct {
 	class  uint8
 	tenant int32
+	held
+}
+
+// held is entries by bucket of work.
+type held struct {
 	n      int32
-	work   float64
-	tokens float64
-	some   uint64 // bit b: bucket b is not empty
+	work   float64 // seconds
+	tokens float64 // of their prompts
+	some   uint64  // bit b: bucket b is not empty
 	bucket [buckets]list
 	works  [buckets]float64
+}
+
+func newHeld() held {
+	var h held
+	for b := range h.bucket {
+		h.bucket[b] = emptyList
+	}
+	return h
+}
+
+// file adds entry i to its bucket.
+func (d *Dispatch) file(h *held, i int32) {
+	e := &d.entries[i]
+	d.push(&h.bucket[e.bucket], i)
+	h.some |= 1 << e.bucket
+	h.works[e.bucket] += e.work
+	h.n++
+	h.work += e.work
+	h.tokens += e.prompt
+}
+
+// unfile is the inverse of file.
+func (d *Dispatch) unfile(h *held, i int32) {
+	e := &d.entries[i]
+	d.unlink(&h.bucket[e.bucket], i)
+	h.works[e.bucket] -= e.work
+	h.n--
+	h.work -= e.work
+	h.tokens -= e.prompt
+	if h.bucket[e.bucket].n == 0 { // sums of floats leave dust
+		h.some &^= 1 << e.bucket
+		h.works[e.bucket] = 0
+	}
+	if h.n == 0 {
+		h.work, h.tokens = 0, 0
+	}
+}
+
+// position returns the work that goes before a request of x seconds and the number
+// of requests that go after it.
+func (h *held) position(x float64) (ahead, behind float64) {
+	b := bucketOf(x)
+	n := int32(0)
+	for m := h.some & (1<<(b+1) - 1); m != 0; m &= m - 1 {
+		k := bits.TrailingZeros64(m)
+		ahead += h.works[k]
+		n += h.bucket[k].n
+	}
+	return ahead, float64(h.n - n)
 }
 
 func (l *line) before(class uint8, tenant int32) bool {
@@ -71,10 +125,7 @@ func (d *Dispatch) lineFor(q *queue, class uint8, tenant int32) *line {
 	if n := len(d.spare); n > 0 {
 		l, d.spare = d.spare[n-1], d.spare[:n-1]
 	} else {
-		l = &line{}
-		for b := range l.bucket {
-			l.bucket[b] = emptyList
-		}
+		l = &line{held: newHeld()}
 	}
 	l.class, l.tenant = class, tenant
 	q.lines = append(q.lines, nil)
@@ -104,12 +155,7 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	if e.req.Deadline != 0 {
 		e.deadline = min(e.deadline, e.req.Deadline)
 	}
-	d.push(&l.bucket[e.bucket], i)
-	l.some |= 1 << e.bucket
-	l.works[e.bucket] += e.work
-	l.n++
-	l.work += e.work
-	l.tokens += e.prompt
+	d.file(&l.held, i)
 	q.n++
 	q.work += e.work
 	q.tokens += e.prompt
@@ -125,26 +171,17 @@ func (d *Dispatch) dequeue(i int32) {
 	q := &d.aux[e.slot].queue
 	l := d.lineFor(q, e.req.Class, e.tenant)
 	d.unlead(e)
-	d.unlink(&l.bucket[e.bucket], i)
-	l.works[e.bucket] -= e.work
-	l.work -= e.work
-	if l.bucket[e.bucket].n == 0 {
-		l.some &^= 1 << e.bucket
-		l.works[e.bucket] = 0
-	}
+	d.unfile(&l.held, i)
 	u := d.shares.tenant(e.tenant)
 	if u.queued--; u.queued == 0 {
 		u.work = 0
 	} else {
 		u.work -= e.work
 	}
-	l.n--
-	l.tokens -= e.prompt
 	q.n--
 	q.work -= e.work
 	q.tokens -= e.prompt
 	if l.n == 0 {
-		l.work, l.tokens = 0, 0
 		for k := range q.lines {
 			if q.lines[k] == l {
 				q.lines = append(q.lines[:k], q.lines[k+1:]...)
@@ -187,18 +224,11 @@ func (d *Dispatch) show(slot int32) {
 // first as goes of one's own.
 func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (ahead, behind float64) {
 	q := &d.aux[slot].queue
-	b := bucketOf(x)
 	own := x
 	for _, l := range q.lines {
 		if l.class == class && l.tenant == tenant {
-			n := int32(0)
-			for m := l.some & (1<<(b+1) - 1); m != 0; m &= m - 1 {
-				k := bits.TrailingZeros64(m)
-				ahead += l.works[k]
-				n += l.bucket[k].n
-			}
+			ahead, behind = l.position(x)
 			own += ahead
-			behind = float64(l.n - n)
 		}
 	}
 	for _, l := range q.lines {
@@ -217,7 +247,8 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 			}
 		}
 	}
-	if t := d.aux[slot].theirs; t != nil && t.n > 0 {
+	if t := d.aux[slot].theirs; t != nil {
+		// All of it counts as of the same class and tenant.
 		before, after := t.position(x)
 		ahead, behind = ahead+before, behind+after
 	}
@@ -244,11 +275,11 @@ func (d *Dispatch) turn(class uint8, tenant int32) admit.Order {
 	return admit.Order{Class: class, Start: d.fair.Start(tenant)}
 }
 
-// nextOf returns the entry of a line that goes first.
-func (d *Dispatch) nextOf(l *line) int32 {
+// nextOf returns the entry that goes first of those in buckets; -1 where there is none.
+func (d *Dispatch) nextOf(h *held) int32 {
 	best, least := int32(-1), math.Inf(1)
-	for m := l.some; m != 0; m &= m - 1 {
-		k := l.bucket[bits.TrailingZeros64(m)].head
+	for m := h.some; m != 0; m &= m - 1 {
+		k := h.bucket[bits.TrailingZeros64(m)].head
 		if r := d.ratio(&d.entries[k]); r < least {
 			best, least = k, r
 		}
@@ -267,7 +298,7 @@ func (d *Dispatch) next(slot int32) int32 {
 	if first == nil {
 		return -1
 	}
-	return d.nextOf(first)
+	return d.nextOf(&first.held)
 }
 
 // popNext takes the first entry out of a slot's queue, which is not empty.
