@@ -212,30 +212,58 @@ func (l *lines) wekaTurn(raw json.RawMessage, field string, bs int, space uint64
 	return turn, nil
 }
 
+// decisionRecord is what is read of a decision record.
+type decisionRecord struct {
+	Schema  string     `json:"schema"`
+	Time    *time.Time `json:"time"`
+	Request *struct {
+		Tenant       string   `json:"tenant"`
+		Adapter      string   `json:"adapter"`
+		PromptTokens *float64 `json:"prompt_tokens"`
+	} `json:"request"`
+	Outcome *struct {
+		TTFT   *float64 `json:"ttft_ms"`
+		E2E    *float64 `json:"e2e_ms"`
+		Queue  float64  `json:"queue_ms"`
+		Prompt *float64 `json:"prompt_tokens"`
+		Cached *float64 `json:"cached_tokens"`
+		Output *float64 `json:"output_tokens"`
+	} `json:"outcome"`
+}
+
+// row is the request of a record that has a time, a request and an outcome.
+func (rec *decisionRecord) row(l *lines) (row logRow, err error) {
+	out := rec.Outcome
+	row = logRow{
+		at: rec.Time.UnixNano() - int64(max(msOr(&out.Queue), 0)), output: 1, cached: -1,
+		ttft: msOr(out.TTFT), e2e: msOr(out.E2E),
+		tenant: rec.Request.Tenant, adapter: rec.Request.Adapter, line: l.n,
+	}
+	prompt := rec.Request.PromptTokens
+	if out.Prompt != nil {
+		prompt = out.Prompt
+	}
+	if row.prompt, err = l.tokens("request.prompt_tokens", prompt, 1); err != nil {
+		return row, err
+	}
+	if out.Cached != nil {
+		if row.cached, err = l.tokens("outcome.cached_tokens", out.Cached, 0); err != nil {
+			return row, err
+		}
+	}
+	if out.Output != nil {
+		row.output, err = l.tokens("outcome.output_tokens", out.Output, 0)
+	}
+	return row, err
+}
+
 // readJournal reads decision records: when a request came, how long it was and what
 // became of it. Records of previews and of requests that have not ended have no
 // outcome and are left out.
 func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 	var rows []logRow
 	for l.next() {
-		var rec struct {
-			Schema  string     `json:"schema"`
-			ID      string     `json:"id"`
-			Time    *time.Time `json:"time"`
-			Request *struct {
-				Tenant       string   `json:"tenant"`
-				Adapter      string   `json:"adapter"`
-				PromptTokens *float64 `json:"prompt_tokens"`
-			} `json:"request"`
-			Outcome *struct {
-				TTFT   *float64 `json:"ttft_ms"`
-				E2E    *float64 `json:"e2e_ms"`
-				Queue  float64  `json:"queue_ms"`
-				Prompt *float64 `json:"prompt_tokens"`
-				Cached *float64 `json:"cached_tokens"`
-				Output *float64 `json:"output_tokens"`
-			} `json:"outcome"`
-		}
+		var rec decisionRecord
 		if err := l.decode(&rec); err != nil {
 			return err
 		}
@@ -254,28 +282,9 @@ func (t *Trace) readJournal(l *lines, o ReadOptions) error {
 		if rec.Outcome == nil {
 			continue
 		}
-		prompt := rec.Request.PromptTokens
-		if rec.Outcome.Prompt != nil {
-			prompt = rec.Outcome.Prompt
-		}
-		in, err := l.tokens("request.prompt_tokens", prompt, 1)
+		row, err := rec.row(l)
 		if err != nil {
 			return err
-		}
-		row := logRow{
-			at: rec.Time.UnixNano() - int64(max(msOr(&rec.Outcome.Queue), 0)), prompt: in, output: 1, cached: -1,
-			ttft: msOr(rec.Outcome.TTFT), e2e: msOr(rec.Outcome.E2E),
-			tenant: rec.Request.Tenant, adapter: rec.Request.Adapter, line: l.n,
-		}
-		if v := rec.Outcome.Cached; v != nil {
-			if row.cached, err = l.tokens("outcome.cached_tokens", v, 0); err != nil {
-				return err
-			}
-		}
-		if v := rec.Outcome.Output; v != nil {
-			if row.output, err = l.tokens("outcome.output_tokens", v, 0); err != nil {
-				return err
-			}
 		}
 		rows = append(rows, row)
 		if o.MaxRequests > 0 && len(rows) >= o.MaxRequests {
