@@ -249,8 +249,8 @@ def calibrated_prediction(rig):
         journal = rig.path(f"journal-{n}")
         p = Penstock(rig, f"load-{n}", [v], top=f"journal: {{dir: {journal}}}\n")
         try:
-            r = penstock("load", "--target", p.url, "--model", MODEL, "--api", "completions", "--workload", "chat", "--rate", "1.5",
-                         "--duration", "40s", "--seed", "1", "--max-context", "3000", "-o", "json")
+            r = penstock("load", "--target", p.url, "--model", MODEL, "--api", "completions", "--workload", "chat", "--rate", "2",
+                         "--duration", "60s", "--seed", "1", "--max-context", "3000", "-o", "json")
         finally:
             p.close()
         out = json.loads(r.stdout)

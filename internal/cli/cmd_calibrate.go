@@ -165,7 +165,10 @@ func (f *calibrateFlags) start() (engine.Profile, error) {
 	if _, builtIn := engine.Lookup(p.Name); builtIn {
 		name = p.Name
 	}
-	p.Name = name + "-fitted"
+	p.Name = name
+	if !f.check {
+		p.Name += "-fitted"
+	}
 	for _, s := range []struct {
 		v  string
 		to *string
@@ -202,7 +205,7 @@ func (f *calibrateFlags) run(e *Env, files []string, output string) error {
 	}
 	fitted, held, err := engine.FitHalf(start, rows)
 	if err != nil {
-		return failf("--profile, --kv-tokens and --max-num-seqs must be those of the measured engine", "%v", err)
+		return failf(fitHint(len(rows), m.skipped), "%v", err)
 	}
 	c := newCalibration(files, replicas, m, len(rows), &start, fitted, held)
 	profile, err := yamlText(&c.Profile)
@@ -264,6 +267,18 @@ func newCalibration(files, replicas []string, m *measuredRows, usable int, start
 	return c
 }
 
+// fitHint says what to do about a fit that was not made.
+func fitHint(usable int, skipped map[string]int) string {
+	if usable >= 2*engine.FitLeast {
+		return "--profile, --kv-tokens and --max-num-seqs must be those of the measured engine"
+	}
+	hint := "record more requests of one replica"
+	if len(skipped) > 0 {
+		hint += "; left out: " + skippedText(skipped)
+	}
+	return hint
+}
+
 func baseNames(files []string) []string {
 	var names []string
 	for _, n := range files {
@@ -279,7 +294,6 @@ func newJudgement(files, replicas []string, m *measuredRows, usable int) *judgem
 
 // judge holds a profile against rows without fitting anything.
 func (f *calibrateFlags) judge(e *Env, p *engine.Profile, j *judgement, rows []engine.Row, output string) error {
-	p.Name = strings.TrimSuffix(p.Name, "-fitted")
 	h, err := engine.Judge(*p, rows)
 	if err != nil {
 		return failf("--profile, --kv-tokens and --max-num-seqs must be those of the measured engine", "%v", err)

@@ -31,8 +31,10 @@ type Fitted struct {
 }
 
 const (
-	fitRows  = 2000 // rows that are played; what arrives later is left out
-	fitLeast = 20   // rows below which five numbers cannot be told
+	fitRows = 2000 // rows that are played; what arrives later is left out
+
+	// FitLeast is how many rows a fit needs: with fewer, five numbers cannot be told.
+	FitLeast = 20
 )
 
 // Fit fits the five coefficients to measured requests of one replica. Capacities
@@ -74,8 +76,8 @@ func FitHalf(start Profile, rows []Row) (Fitted, Held, error) {
 	if err != nil {
 		return Fitted{}, Held{}, err
 	}
-	if len(rows) < 2*fitLeast {
-		return Fitted{}, Held{}, fmt.Errorf("%d rows, at least %d are needed to hold out a half", len(rows), 2*fitLeast)
+	if len(rows) < 2*FitLeast {
+		return Fitted{}, Held{}, fmt.Errorf("%d rows, at least %d are needed to hold out a half", len(rows), 2*FitLeast)
 	}
 	a := newRuns(rows)
 	a.block, a.half = max(1, min(heldBlock, len(a.rows)/8)), 1
@@ -118,7 +120,7 @@ func newRuns(rows []Row) runs {
 }
 
 func (f *runs) fit(start Profile) (Fitted, error) {
-	if n := f.scored(); n < fitLeast {
+	if n := f.scored(); n < FitLeast {
 		return Fitted{}, fmt.Errorf("of the first %d rows only %d end before the next one arrives; rows of several replicas?", fitRows, n)
 	}
 	if need := longest(f.rows); start.Blocks()*start.BlockTokens < need {
@@ -176,8 +178,8 @@ func (f *runs) scored() int {
 func checkRows(rows []Row) ([]Row, error) {
 	rows = append([]Row(nil), rows...)
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].Arrival < rows[j].Arrival })
-	if len(rows) < fitLeast {
-		return nil, fmt.Errorf("%d rows, at least %d are needed", len(rows), fitLeast)
+	if len(rows) < FitLeast {
+		return nil, fmt.Errorf("%d rows, at least %d are needed", len(rows), FitLeast)
 	}
 	longer := 0
 	for i, r := range rows {
@@ -191,7 +193,7 @@ func checkRows(rows []Row) ([]Row, error) {
 			longer++
 		}
 	}
-	if longer < fitLeast/2 {
+	if longer < FitLeast/2 {
 		return nil, errors.New("hardly any row has more than one output token: decode times cannot be told")
 	}
 	return rows, nil
