@@ -135,57 +135,74 @@ func buildServer(o serverOptions) (_ *server, err error) {
 			s.Close()
 		}
 	}()
-	var seed [10]byte
-	if _, err := rand.Read(seed[:]); err != nil {
-		return nil, err
-	}
-	s.router = fmt.Sprintf("%02x%02x", seed[8], seed[9])
-	s.state = console.ConfigState{File: o.Config.File(), Digest: o.Config.Digest(), ReloadOK: true, Inert: o.Config.Inert()}
-	if err := s.openJournal(); err != nil {
-		return nil, err
-	}
-	if err := s.openShare(seed[:]); err != nil {
-		return nil, err
-	}
-	for i := range o.Config.Pools {
-		if err := s.addPool(o.Config.Pools[i], binary.LittleEndian.Uint64(seed[:])); err != nil {
-			return nil, err
-		}
-	}
-	if s.tls, err = serverTLS(o.Config.TLS); err != nil {
-		return nil, err
-	}
-	if s.guard, err = newGuard(o.Config); err != nil {
-		return nil, err
-	}
-	if s.meter, err = s.newMeter(); err != nil {
-		return nil, err
-	}
-	if err := s.openRecording(); err != nil {
-		return nil, err
-	}
-	if s.front, err = newFront(s, s.hashKey); err != nil {
-		return nil, err
-	}
-	if o.Config.Listen.HTTP != "" {
-		if s.gatewayLn, err = listen("the gateway", "--listen", o.Config.Listen.HTTP); err != nil {
-			return nil, err
-		}
-	}
-	for _, open := range []func() error{s.openEPP, s.openCluster, s.openScale} {
+	for _, open := range []func() error{s.openPools, s.openGateway, s.openEPP, s.openCluster, s.openScale, s.openAdmin, s.openEvents, s.openScrape} {
 		if err := open(); err != nil {
 			return nil, err
 		}
 	}
-	if o.Config.Listen.Admin != "" {
-		if s.adminLn, err = listen("the admin API", "--admin", o.Config.Listen.Admin); err != nil {
-			return nil, err
+	return s, nil
+}
+
+// openPools names the router and wires the pools to the journal and to other routers.
+func (s *server) openPools() error {
+	var seed [10]byte
+	if _, err := rand.Read(seed[:]); err != nil {
+		return err
+	}
+	c := s.o.Config
+	s.router = fmt.Sprintf("%02x%02x", seed[8], seed[9])
+	s.state = console.ConfigState{File: c.File(), Digest: c.Digest(), ReloadOK: true, Inert: c.Inert()}
+	if err := s.openJournal(); err != nil {
+		return err
+	}
+	if err := s.openShare(seed[:]); err != nil {
+		return err
+	}
+	for i := range c.Pools {
+		if err := s.addPool(c.Pools[i], binary.LittleEndian.Uint64(seed[:])); err != nil {
+			return err
 		}
-		s.adminLn = s.sealAdmin(s.adminLn)
+	}
+	return nil
+}
+
+// openGateway makes what requests pass on their way to the pools, and opens its
+// listener.
+func (s *server) openGateway() (err error) {
+	c := s.o.Config
+	if s.tls, err = serverTLS(c.TLS); err != nil {
+		return err
+	}
+	if s.guard, err = newGuard(c); err != nil {
+		return err
+	}
+	if s.meter, err = s.newMeter(); err != nil {
+		return err
+	}
+	if err := s.openRecording(); err != nil {
+		return err
+	}
+	if s.front, err = newFront(s, s.hashKey); err != nil {
+		return err
+	}
+	if c.Listen.HTTP != "" {
+		s.gatewayLn, err = listen("the gateway", "--listen", c.Listen.HTTP)
+	}
+	return err
+}
+
+// openAdmin makes the admin API with the metrics and rollouts that it shows.
+func (s *server) openAdmin() error {
+	if addr := s.o.Config.Listen.Admin; addr != "" {
+		l, err := listen("the admin API", "--admin", addr)
+		if err != nil {
+			return err
+		}
+		s.adminLn = s.sealAdmin(l)
 	}
 	s.addMetrics()
 	if err := s.openRollouts(); err != nil {
-		return nil, err
+		return err
 	}
 	s.admin = console.New(s.secured(console.Options{
 		Pools: s.consolePools, Journal: s.journal, Explain: s.front.h, Ready: s.Ready,
@@ -195,7 +212,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		Clock:  s.clock, Log: s.log, Peers: s.peersStatus, Scaling: s, Desired: s.desired,
 	}))
 	s.background = append(s.background, s.admin.Run)
-	return s, errors.Join(s.openEvents(), s.openScrape())
+	return nil
 }
 
 // monotonic returns a clock that starts at the wall clock and that no adjustment
