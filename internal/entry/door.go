@@ -78,6 +78,12 @@ func (d *Door) Tenant(name string) TenantPolicy {
 	return TenantPolicy{}
 }
 
+// MayReach reports whether the data policy of a tenant lets its prompts reach a pool.
+func (d *Door) MayReach(tenant, pool string) bool {
+	t := d.Tenant(tenant)
+	return len(t.Pools) == 0 || t.Pools[pool]
+}
+
 // Salt returns the cache salt that a policy wants for a request, "" where the
 // client's own, or none, stands. A client's salt may only part its requests further:
 // it goes into ours.

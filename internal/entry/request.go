@@ -33,7 +33,8 @@ func (p *Place) EngineName() string {
 // Target is a place with the pool behind it.
 type Target struct {
 	Place
-	Pool *flow.Flow
+	Pool     *flow.Flow
+	PoolName string // by which data policies know it
 	// Authorization is what the engines of the pool ask for in the header of that
 	// name, in place of the client's; "": the client's stands.
 	Authorization string
@@ -116,6 +117,35 @@ func (d *Door) size(req *fleet.Request, s *wire.Scan, hashed int, perToken float
 	// long a token of text is, so PromptBytes stays unknown.
 	req.PromptTokens = max(1, int(float64(s.TextBytes)/perToken)+s.TokenIDs+s.Media*MediaTokens)
 	req.BlockTokens = float64(req.PromptTokens) * float64(d.BlockBytes) / float64(max(hashed, d.BlockBytes))
+}
+
+// Edits appends to edits what policies want changed in a body that was scanned into
+// s, on its way to p: the name that its engine knows, how urgent it is, and salt, the
+// cache salt that Salt returned.
+func Edits(edits []wire.Edit, who *Identity, s *wire.Scan, p *Place, salt string) []wire.Edit {
+	if p.Rename && s.ModelSpan.Len() > 0 {
+		edits = append(edits, s.ModelEdit(p.EngineName()))
+	}
+	if at := s.PrioritySpan; at.Len() > 0 && who.Ours {
+		edits = append(edits, wire.Edit{At: at, New: "0"}) // the key says how urgent it is
+	}
+	if salt != "" {
+		edits = append(edits, s.SetSalt(salt))
+	}
+	return edits
+}
+
+// OutputCap is the client's cap on each answer, as limits reserve for it: most, which
+// the body says, or 0 for none. For surfaces that generate nothing one token stands
+// for the score or the vector.
+func OutputCap(surface fleet.Surface, most int) int {
+	switch {
+	case surface.Generates():
+		return most
+	case surface == fleet.SurfaceTranscriptions:
+		return 0 // as long as the sound is
+	}
+	return 1
 }
 
 // Terms puts on a request what holds for its caller. logging is what Logging

@@ -43,7 +43,8 @@ func (w *workspace) done() {
 type question struct {
 	req   fleet.Request
 	to    entry.Target // where it leads; without a name where only its headers were read
-	n     int          // answers that it asks for
+	n     int          // answers that it makes an engine compute
+	most  int          // the client's cap on each of them, in tokens; 0: none
 	read  bool         // the request was read, as opposed to its headers only
 	body  []byte       // what is here of the body with the model's name replaced; nil: as it is
 	alias string       // name that the client used, where it is not the engine's
@@ -57,7 +58,7 @@ func (ss *session) build() (*question, *wire.Error) {
 	}
 	if ss.size == 0 || ss.opaque {
 		if q.to = ss.anyPool(); q.to.Pool == nil {
-			return nil, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, Message: "no pool is configured"}
+			return nil, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoReplica, Message: "there is no pool that the request may reach"}
 		}
 		ss.callers(&q.req)
 		return q, nil
@@ -90,8 +91,14 @@ func (ss *session) label(r *fleet.Request) {
 // anyPool returns the pool of a request that names no model: the one that the
 // subset hint points into, else the first with a ready endpoint, else the first.
 func (ss *session) anyPool() entry.Target {
-	pools := ss.srv.o.Catalogue.Pools()
-	for _, p := range pools {
+	first := entry.Target{}
+	for _, p := range ss.srv.o.Catalogue.Pools() {
+		if !ss.mayReach(&p) {
+			continue
+		}
+		if first.Pool == nil {
+			first = p
+		}
 		snap := p.Pool.Snapshot()
 		if snap == nil {
 			continue
@@ -103,10 +110,13 @@ func (ss *session) anyPool() entry.Target {
 			}
 		}
 	}
-	if len(pools) == 0 {
-		return entry.Target{}
-	}
-	return pools[0]
+	return first
+}
+
+// mayReach reports whether the data policy of the caller's tenant lets its prompts
+// reach a pool.
+func (ss *session) mayReach(p *entry.Target) bool {
+	return ss.srv.o.Door.MayReach(ss.terms.who.Tenant, p.PoolName)
 }
 
 // fill completes a question from what was scanned in text. here is the text that
@@ -117,10 +127,13 @@ func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Erro
 		return entry.MissingModel()
 	}
 	to, ok := ss.srv.o.Catalogue.Resolve(ss.rewritten(name))
-	if !ok || !ss.terms.who.MayUse(&to.Place) {
+	if !ok || !ss.terms.who.MayUse(&to.Place) || !ss.mayReach(&to) {
 		return entry.UnknownModel(name)
 	}
-	q.to, q.read, q.n = to, true, w.scan.N
+	if to.Rename = to.EngineName() != name; to.Rename {
+		q.alias = name
+	}
+	q.to, q.read, q.n, q.most = to, true, w.scan.Answers(), w.scan.MostTokens
 	door := ss.srv.o.Door
 	salt := door.Salt(&ss.terms.who, &w.scan)
 	r := &q.req
@@ -132,15 +145,7 @@ func (ss *session) fill(q *question, w *workspace, text, here []byte) *wire.Erro
 		// Naming an objective may make a request less urgent than its key, never more.
 		r.Class = max(r.Class, rules.Class(ss.objective))
 	}
-	var edits []wire.Edit
-	if engine := to.EngineName(); engine != name {
-		q.alias = name
-		edits = append(edits, wire.Edit{At: w.scan.ModelSpan, New: string(wire.AppendString(nil, engine))})
-	}
-	if salt != "" {
-		edits = append(edits, w.scan.SetSalt(salt))
-	}
-	if len(edits) > 0 {
+	if edits := entry.Edits(nil, &ss.terms.who, &w.scan, &to.Place, salt); len(edits) > 0 {
 		head, tail := wire.Splice(here, edits)
 		q.body = append(head[:len(head):len(head)], tail...)
 	}

@@ -39,8 +39,8 @@ type Catalogue interface {
 	// Resolve returns where the name leads that a client asked for. ok is false for
 	// an unknown name.
 	Resolve(name string) (to entry.Target, ok bool)
-	// Pools returns all pools, without names, the default one first: it takes requests
-	// that name no model. The caller does not change the list.
+	// Pools returns all pools, without names of models, the default one first: it takes
+	// requests that name no model. The caller does not change the list.
 	Pools() []entry.Target
 }
 

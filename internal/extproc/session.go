@@ -132,7 +132,7 @@ func (ss *session) anyEndpoint() string {
 	var ready []string
 	for _, p := range ss.srv.o.Catalogue.Pools() {
 		snap := p.Pool.Snapshot()
-		if snap == nil {
+		if snap == nil || !ss.mayReach(&p) {
 			continue
 		}
 		for i := range snap.Endpoints {

@@ -103,15 +103,12 @@ func (ss *session) reserve(ask *question) *wire.Error {
 	if !m.Metered(t.who.Tenant) || !ask.read && ss.surface == fleet.SurfaceModels {
 		return nil
 	}
-	prompt, most := ask.req.PromptTokens, ask.req.MaxTokens
+	prompt := ask.req.PromptTokens
 	if !ask.read {
 		prompt = max(1, max(ss.size, ss.length)/bytesPerToken)
 	}
-	if !ss.surface.Generates() {
-		most = 1 // it stands for the score or the vector
-	}
 	lease, no := m.Reserve(ss.ctx, share.Ask{
-		Tenant: t.who.Tenant, Key: t.who.Key, Model: ask.to.EngineName(), Prompt: prompt, MaxTokens: most, N: ask.n,
+		Tenant: t.who.Tenant, Key: t.who.Key, Model: ask.to.EngineName(), Prompt: prompt, MaxTokens: entry.OutputCap(ss.surface, ask.most), N: ask.n,
 	})
 	if no != nil {
 		return ss.overLimit(no)

@@ -294,3 +294,76 @@ func TestHardLimitBehindAProxy(t *testing.T) {
 	}
 	t.Error("20 tokens passed a limit of 5")
 }
+
+// What a tenant's policy says of pools holds for a name, for a request that names no
+// model, and after a fault.
+func TestDataPolicyBehindAProxy(t *testing.T) {
+	cat := namedPools{{Pool: newPool(t, 1), PoolName: "far"}, {Pool: newPool(t, 2), PoolName: "near"}}
+	d := door(nil, map[string]entry.TenantPolicy{"near": {Pools: map[string]bool{"near": true}}, "nowhere": {Pools: map[string]bool{"x": true}}, "any": {}})
+	s, addr := start(t, Options{Catalogue: cat, Door: d})
+	for _, c := range []struct {
+		key, model string
+		want       int
+	}{
+		{"any", "far", 0}, {"near", "near", 0}, {"near", "far", 404}, {"nowhere", "near", 404},
+	} {
+		_, r := chat(t, addr, chatPath, c.key, strings.Replace(askBody, `"m"`, `"`+c.model+`"`, 1))
+		got := 0
+		if r.GetImmediateResponse() != nil {
+			got, _, _ = refusedWith(t, r)
+		}
+		if got != c.want {
+			t.Errorf("%s asks for %s: %d", c.key, c.model, got)
+		}
+	}
+	for key, want := range map[string]string{"near": "near", "any": "far", "nowhere": ""} {
+		ss := &session{srv: s, terms: terms{who: entry.Identity{Tenant: key}}}
+		if p := ss.anyPool(); p.PoolName != want {
+			t.Errorf("a request of %s without a model goes to %q", key, p.PoolName)
+		}
+		if got := ss.anyEndpoint(); (got == "") != (want == "") {
+			t.Errorf("a blind pick for %s: %q", key, got)
+		}
+	}
+}
+
+// namedPools is a catalogue of pools whose only model has the name of its pool.
+type namedPools []entry.Target
+
+func (c namedPools) Pools() []entry.Target { return c }
+
+func (c namedPools) Resolve(name string) (entry.Target, bool) {
+	for _, p := range c {
+		if p.PoolName == name {
+			p.Place = entry.Place{Name: name, Model: "m", Rename: true}
+			return p, true
+		}
+	}
+	return entry.Target{}, false
+}
+
+// What a body makes an engine compute is reserved, under whatever name it asks for it,
+// and a key alone says how urgent a request is.
+func TestBodyBehindAProxyCountsAsAtTheGateway(t *testing.T) {
+	_, addr := start(t, Options{Catalogue: onePool{flow: newPool(t, 2), model: "m"}, Door: door(map[string]admit.Rule{
+		"small": {Measure: admit.OutputTokens, Limit: 50, Per: time.Hour}}, nil)})
+	for body, want := range map[string]int{
+		`{"model":"m","prompt":"hello","max_tokens":10,"priority":-5}`:                  0,
+		`{"model":"m","prompt":"hello","max_tokens":10,"best_of":20}`:                   429,
+		`{"model":"m","prompt":["a","b","c","d","e","f"],"max_tokens":10}`:              429,
+		`{"model":"m","prompt":"hello","max_tokens":10,"n_predict":1000}`:               429,
+		`{"model":"m","prompt":"hello","max_completion_tokens":10,"max_tokens":100000}`: 429,
+	} {
+		p, r := chat(t, addr, "/v1/completions", "small", body)
+		got := 0
+		if r.GetImmediateResponse() != nil {
+			got, _, _ = refusedWith(t, r)
+		} else if sent := p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() }); !strings.Contains(string(sent), `"priority":0`) {
+			t.Errorf("%s: an engine gets %s", body, sent)
+		}
+		p.stream.CloseSend()
+		if got != want {
+			t.Errorf("%s: %d", body, got)
+		}
+	}
+}

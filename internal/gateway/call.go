@@ -264,7 +264,7 @@ func (c *call) address() {
 func (c *call) splice() {
 	o := &c.out
 	o.Body = [3][]byte{c.body}
-	if edits := c.edits(); len(edits) > 0 {
+	if edits := c.edits(c.target); len(edits) > 0 {
 		o.Body[0], o.Body[1] = wire.Splice(c.body, edits)
 	}
 	if c.translation.on, c.translation.bad = false, nil; c.messages() && c.target.pool.translates() {
@@ -272,22 +272,13 @@ func (c *call) splice() {
 	}
 }
 
-// edits are what policies want changed in the client's body.
-func (c *call) edits() []wire.Edit {
-	edits := make([]wire.Edit, 0, 3)
-	if at := c.scan.ModelSpan; c.target.Rename && at.Len() > 0 {
-		edits = append(edits, c.scan.ModelEdit(c.target.EngineName()))
-	}
+// edits are what policies want changed in the client's body on its way to a target.
+func (c *call) edits(to *target) []wire.Edit {
+	edits := make([]wire.Edit, 0, 4)
 	if c.quota.strip {
 		edits = append(edits, c.scan.AskUsage())
 	}
-	if at := c.scan.PrioritySpan; at.Len() > 0 && c.who.Ours {
-		edits = append(edits, wire.Edit{At: at, New: "0"}) // the key says how urgent it is
-	}
-	if c.salt != "" {
-		edits = append(edits, c.scan.SetSalt(c.salt))
-	}
-	return edits
+	return entry.Edits(edits, &c.who, &c.scan, &to.Place, c.salt)
 }
 
 // informational passes a 1xx answer on.

@@ -148,7 +148,7 @@ func (c *Catalogue) Resolve(name string) (to entry.Target, ok bool) {
 	if t == nil {
 		return entry.Target{}, false
 	}
-	return entry.Target{Place: t.Place, Pool: t.pool.Flow, Authorization: t.pool.Authorization}, true
+	return entry.Target{Place: t.Place, Pool: t.pool.Flow, PoolName: t.pool.Name, Authorization: t.pool.Authorization}, true
 }
 
 // find returns where name leads; nil where it leads nowhere.

@@ -42,7 +42,7 @@ func (c *call) reserve() error {
 	}
 	lease, no := m.Reserve(c.ctx, share.Ask{
 		Tenant: c.who.Tenant, Key: c.who.Key, Model: c.target.EngineName(),
-		Prompt: c.req.PromptTokens, MaxTokens: c.outputCap(), N: c.scan.Answers(),
+		Prompt: c.req.PromptTokens, MaxTokens: entry.OutputCap(c.route.surface, c.scan.MostTokens), N: c.scan.Answers(),
 	})
 	if no != nil {
 		return c.overLimit(no)
@@ -55,18 +55,6 @@ func (c *call) reserve() error {
 		c.ctx, c.quota.cancel = context.WithCancel(c.ctx)
 	}
 	return nil
-}
-
-// outputCap is the client's cap on the output; for surfaces that generate nothing
-// one token stands for the score or the vector.
-func (c *call) outputCap() int {
-	switch {
-	case c.route.generates:
-		return c.scan.MostTokens
-	case c.route.surface == fleet.SurfaceTranscriptions:
-		return 0 // as long as the sound is
-	}
-	return 1
 }
 
 // overLimit makes the answer to a request that a limit keeps out.

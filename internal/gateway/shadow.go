@@ -10,7 +10,6 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/prefix"
 	"github.com/penstock-project/penstock/internal/relay"
@@ -140,11 +139,7 @@ func (c *call) shadowed() {
 
 // copy takes what it needs of a call, whose memory is used again when it is over.
 func (s *shadow) copy(c *call) {
-	was := c.target
-	c.target = s.to
-	edits := c.edits()
-	c.target = was
-	head, tail := wire.Splice(c.body, edits)
+	head, tail := wire.Splice(c.body, c.edits(s.to))
 	s.out = relay.Request{Method: c.out.Method, Target: c.out.Target, Header: c.out.Header.Clone()}
 	s.out.Body[0] = append(head, tail...)
 	s.out.Header[headerRequestID] = []string{c.id + ".shadow"}
@@ -262,8 +257,4 @@ func (n *nowhere) FlushError() error { return nil }
 
 // mayEnter reports whether the data policy of the caller's tenant lets its prompts
 // reach a pool.
-func (c *call) mayEnter(p *poolEntry) bool { return mayEnter(c.h.door.Tenant(c.who.Tenant), p) }
-
-func mayEnter(t entry.TenantPolicy, p *poolEntry) bool {
-	return len(t.Pools) == 0 || t.Pools[p.Name]
-}
+func (c *call) mayEnter(p *poolEntry) bool { return c.h.door.MayReach(c.who.Tenant, p.Name) }
