@@ -17,6 +17,7 @@ import (
 	"github.com/penstock-project/penstock/internal/gateway"
 	"github.com/penstock-project/penstock/internal/journal"
 	"github.com/penstock-project/penstock/internal/rollout"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 // rolloutFile keeps where the rollouts are, in the directory of the journal: a
@@ -73,11 +74,7 @@ func (m *rolloutMemory) save(st *gateway.RolloutState) error {
 	if err != nil {
 		return err
 	}
-	tmp := m.path + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o640); err != nil {
-		return err
-	}
-	return os.Rename(tmp, m.path)
+	return wholefile.Write(m.path, append(b, '\n'), 0o640)
 }
 
 func armID(a gateway.ArmPlace) string { return a.Pool + "/" + a.Model }

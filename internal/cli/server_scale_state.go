@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/penstock-project/penstock/internal/flow"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 // overrideSchema names the form of overrideFile.
@@ -80,10 +81,7 @@ func saveOverride(file, pool string, v flow.Override) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(file+".new", append(b, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return wholefile.Write(file, append(b, '\n'), 0o600)
 }
 
 // lasts says how long a pause or a pin holds.

@@ -16,6 +16,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 const (
@@ -98,11 +99,7 @@ func (s *server) saveIndex(lp *livePool) {
 	if len(data) == 0 || waiting && len(data) < 256 {
 		return // nothing is known yet: what the last process knew is worth more
 	}
-	err := os.WriteFile(k.file+".new", data, 0o600)
-	if err == nil {
-		err = os.Rename(k.file+".new", k.file)
-	}
-	if err != nil {
+	if err := wholefile.Write(k.file, data, 0o600); err != nil {
 		s.log.Warn("the prefix index was not saved", "pool", lp.cfg.Name, "error", err)
 		return
 	}

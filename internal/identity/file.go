@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 // Schema is the version of the file of keys.
@@ -92,21 +93,7 @@ func (f *File) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // nothing is left to remove after the rename
-	if _, err = tmp.Write(append(b, '\n')); err == nil {
-		err = tmp.Sync()
-	}
-	if e := tmp.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
+	return wholefile.Write(path, append(b, '\n'), 0o600)
 }
 
 // Find returns the key with a public id; nil where there is none.

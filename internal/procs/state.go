@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 // stateSchema names the form of the state file.
@@ -70,10 +71,7 @@ func (p *Pool) save() {
 	p.mu.Unlock()
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
-		tmp := p.stateFile() + ".new"
-		if err = os.WriteFile(tmp, b, 0o640); err == nil {
-			err = os.Rename(tmp, p.stateFile())
-		}
+		err = wholefile.Write(p.stateFile(), b, 0o640)
 	}
 	if err != nil {
 		p.log.Error("cannot write the state of the processes; after a crash they will not be found again", "error", err)
