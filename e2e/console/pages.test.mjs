@@ -146,6 +146,9 @@ test("knobs by keyboard, state in the address, and the real simulator in about a
   console.log(`simulator: five policies in ${Date.now() - begin} ms`);
   assert.equal(await page.getByRole("group", { name: "policies side by side" }).getByRole("row").count(), 6);
   await page.screenshot({ path: join(OUT, "whatif-ran-light-1280.png"), fullPage: true });
+  await page.getByRole("button", { name: "Measure the price" }).click();
+  await page.getByRole("group", { name: "price of isolation" }).getByRole("row", { name: /^user/ }).waitFor();
+  assert.equal(await page.getByRole("group", { name: "price of isolation" }).getByRole("row").count(), 4);
   await page.getByRole("button", { name: "Ask the other policies" }).click();
   await page.getByRole("group", { name: "other policies on recorded decisions" }).waitFor();
   assert.deepEqual(bad, []);

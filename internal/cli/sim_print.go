@@ -78,4 +78,22 @@ func printWhatIf(w io.Writer, r *sim.WhatIf) {
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
+	if i := r.Isolation; i != nil {
+		printIsolation(w, i)
+	}
+}
+
+// printIsolation writes what the settings of cacheSalt cost.
+func printIsolation(w io.Writer, i *sim.Isolation) {
+	fmt.Fprintf(w, "\nthe same requests as those of %s x %s users (tenants x users of each), who have all system prompts in common; means of %d draws\n\n",
+		withCommas(i.Tenants), withCommas(i.Users), i.Draws)
+	fmt.Fprintf(w, "%-10s %8s %14s %9s %10s %10s\n", "cacheSalt", "hits", "points lost", "at most", "computed", "mean TTFT")
+	for k, r := range i.Runs {
+		lost := ""
+		if k > 0 {
+			lost = fmt.Sprintf("%.1f +- %.1f", r.Lost*100, r.Lost95*100)
+		}
+		fmt.Fprintf(w, "%-10s %7.1f%% %14s %8.1f%% %9.2fx %10s\n", r.CacheSalt, r.Hit*100, lost, r.Ceiling*100, r.Computed, milliText(r.TTFT))
+	}
+	fmt.Fprintln(w, "\nat most: what an endless cache finds; computed: prompt tokens that replicas compute beside shared; +-: 95 % interval")
 }

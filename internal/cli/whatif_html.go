@@ -33,7 +33,7 @@ func (e *Env) writeWhatIfPage(name string, p engine.Profile, replicas int, share
 	}
 	var measured []sim.WhatIf
 	for _, n := range append([]int{replicas}, sizes...) {
-		r, err := sim.AskWhatIf(p, n, shared, requests, seed)
+		r, err := sim.AskWhatIf(p, sim.WhatIfAsk{Replicas: n, Shared: shared, Requests: requests, Seed: seed})
 		if err != nil {
 			return failf("", "%v", err)
 		}

@@ -179,7 +179,7 @@ func TestHotPrefixSpreadsUnderLoad(t *testing.T) {
 
 func TestWhatIf(t *testing.T) {
 	p, _ := engine.Lookup(engine.DefaultProfile)
-	w, err := AskWhatIf(p, 8, 0.7, 2000, 1)
+	w, err := AskWhatIf(p, WhatIfAsk{Replicas: 8, Shared: 0.7, Requests: 2000, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,12 +189,50 @@ func TestWhatIf(t *testing.T) {
 	if math.Abs(w.Ceiling-0.7) > 0.05 || w.Measured.Aware > w.Ceiling || w.Measured.Random > w.Measured.Aware/1.5 {
 		t.Errorf("ceiling %v, measured %+v", w.Ceiling, w.Measured)
 	}
-	one, err := AskWhatIf(p, 1, 0.7, 2000, 1)
+	one, err := AskWhatIf(p, WhatIfAsk{Replicas: 1, Shared: 0.7, Requests: 2000, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if one.Measured.Random != one.Measured.Aware || len(one.Notes) == 0 {
 		t.Errorf("one replica leaves nothing to choose: %+v, notes %q", one.Measured, one.Notes)
+	}
+}
+
+// Parting caches costs hits, by user more than by tenant; what parts nothing costs
+// nothing.
+func TestIsolation(t *testing.T) {
+	p, _ := engine.Lookup(engine.DefaultProfile)
+	w, err := AskWhatIf(p, WhatIfAsk{Replicas: 4, Shared: 0.7, Requests: 2000, Seed: 1, Tenants: 10, Users: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := w.Isolation
+	if i == nil || len(i.Runs) != 3 || i.Tenants != 10 || i.Users != 50 || i.Draws != 5 {
+		t.Fatalf("%+v", i)
+	}
+	shared, tenant, user := i.Runs[0], i.Runs[1], i.Runs[2]
+	if shared.CacheSalt != "shared" || shared.Lost != 0 || shared.Computed != 1 {
+		t.Errorf("shared %+v", shared)
+	}
+	if !(shared.Ceiling > tenant.Ceiling && tenant.Ceiling > user.Ceiling) {
+		t.Errorf("ceilings %v, %v, %v", shared.Ceiling, tenant.Ceiling, user.Ceiling)
+	}
+	for _, r := range []IsolationRun{tenant, user} {
+		if r.Lost-r.Lost95 <= 0 || r.Computed <= 1 || r.Hit > r.Ceiling {
+			t.Errorf("%+v", r)
+		}
+	}
+	if user.Lost <= tenant.Lost {
+		t.Errorf("by tenant %v are lost, by user %v", tenant.Lost, user.Lost)
+	}
+	w, err = AskWhatIf(p, WhatIfAsk{Replicas: 4, Shared: 0.7, Requests: 2000, Seed: 1, Tenants: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range w.Isolation.Runs {
+		if r.Lost != 0 || r.Lost95 != 0 {
+			t.Errorf("one user in all: %+v", r)
+		}
 	}
 }
 

@@ -37,6 +37,16 @@ func NewTraffic(src workload.Source, limit, blockTokens int) *Traffic {
 	return t
 }
 
+// Salted returns the traffic with prompts that only sessions of the same salt share,
+// as the cache_salt of a request does it: salt tells that of session n.
+func (t *Traffic) Salted(salt func(n int) string) *Traffic {
+	u := &Traffic{number: map[*workload.Session]int32{}, block: t.block}
+	for n, s := range t.sessions {
+		u.addSalted(s, salt(n))
+	}
+	return u
+}
+
 // Requests returns the number of requests and the number of their prompt tokens.
 func (t *Traffic) Requests() (n int, promptTokens int64) { return t.requests, t.tokens }
 
@@ -88,8 +98,13 @@ func (t *Traffic) adapters() []string {
 	return out
 }
 
-func (t *Traffic) add(s *workload.Session) {
+func (t *Traffic) add(s *workload.Session) { t.addSalted(s, "") }
+
+func (t *Traffic) addSalted(s *workload.Session, salt string) {
 	seed := workload.AdapterSeed(s.Adapter)
+	if salt != "" {
+		seed ^= workload.AdapterSeed("salt " + salt)
+	}
 	prompts := make([]prompt, len(s.Turns))
 	// From the last turn backwards: a turn that the next one continues shares the
 	// memory of its hashes.

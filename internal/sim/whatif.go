@@ -23,6 +23,8 @@ type WhatIf struct {
 	Measured WhatIfRun     `json:"measured"`
 	// TTFT holds the mean times to first token of the two runs in ms.
 	TTFT WhatIfRun `json:"ttft_mean_ms"`
+	// Isolation is the price of parting the caches of tenants; nil: it was not asked for.
+	Isolation *Isolation `json:"isolation,omitempty"`
 	// Notes say where the formula is off for these numbers.
 	Notes []string `json:"notes"`
 }
@@ -51,41 +53,71 @@ func RuleOfThumb(s float64, replicas int) WhatIfFormula {
 	return WhatIfFormula{Random: s / float64(max(1, replicas)), Aware: aware, ComputeSaved: 0.5 * aware}
 }
 
-// AskWhatIf measures conversations of which the share shared can be reused, on a
-// fleet of replicas at half of its capacity, under random balancing and under the
-// penstock policy. requests 0 picks enough for the fleet.
-func AskWhatIf(p engine.Profile, replicas int, shared float64, requests int, seed uint64) (WhatIf, error) {
-	if requests <= 0 {
-		requests = min(max(3000, 250*replicas), 40000)
+// WhatIfAsk is the question. Requests 0 picks enough for the fleet; with Tenants or
+// Users the price of isolation is measured too, see Isolation.
+type WhatIfAsk struct {
+	Replicas int
+	Shared   float64 // share of prompt tokens that can be reused
+	Requests int
+	Seed     uint64
+	Tenants  int
+	Users    int // of each tenant
+}
+
+// AskWhatIf measures conversations of which the share q.Shared can be reused, on a
+// fleet at half of its capacity, under random balancing and under the penstock
+// policy.
+func AskWhatIf(p engine.Profile, q WhatIfAsk) (WhatIf, error) {
+	if q.Requests <= 0 {
+		q.Requests = min(max(3000, 250*q.Replicas), 40000)
 	}
+	t, p, _, err := conversations(p, q.Replicas, q.Shared, 0.5, q.Requests, q.Seed)
+	if err != nil {
+		return WhatIf{}, err
+	}
+	c := Config{Profile: p, Replicas: q.Replicas, Seed: q.Seed}
+	random := RunContender(c, Contender{Name: "random", Policy: route.PolicyRandom}, t)
+	aware := RunContender(c, Contender{Name: Ours, Policy: route.PolicyPenstock}, t)
+	w := WhatIf{
+		Schema: WhatIfSchema, Replicas: q.Replicas, Shared: q.Shared, Workload: string(workload.KindChat), Requests: t.requests,
+		Ceiling: t.Ceiling(), Formula: RuleOfThumb(q.Shared, q.Replicas),
+		Measured: WhatIfRun{Random: random.HitRatio, Aware: aware.HitRatio},
+		TTFT:     WhatIfRun{Random: random.TTFTMean, Aware: aware.TTFTMean},
+	}
+	if q.Tenants > 0 || q.Users > 0 {
+		draw := func(seed uint64) (*Traffic, error) {
+			t, _, _, err := conversations(p, q.Replicas, q.Shared, 0.5, q.Requests, seed)
+			return t, err
+		}
+		if w.Isolation, err = isolate(c, draw, q.Requests, q.Tenants, q.Users); err != nil {
+			return WhatIf{}, err
+		}
+	}
+	w.Notes = w.notes()
+	return w, nil
+}
+
+// conversations draws requests of chats of which the share shared can be reused, at
+// the rate that loads a fleet of replicas without a cache to load. It returns them
+// with the profile that plays them and the rate in requests a second.
+func conversations(p engine.Profile, replicas int, shared, load float64, requests int, seed uint64) (*Traffic, engine.Profile, float64, error) {
 	p.BlockTokens = blockTokens
 	spec := workload.Spec{Kind: workload.KindChat, Seed: seed, MaxContext: p.MaxModelLen}
 	t, err := sharing(&spec, shared)
 	if err != nil {
-		return WhatIf{}, err
+		return nil, p, 0, err
 	}
 	output, _ := t.means()
 	mean := int(t.tokens / int64(max(1, t.requests)))
 	// What a request costs a replica that has none of its prompt: its prefill and
 	// its share of decode steps with 16 streams.
 	cost := p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
-	spec.Rate = 0.5 * float64(replicas) / cost
+	spec.Rate = load * float64(replicas) / cost
 	g, err := workload.NewGenerator(spec)
 	if err != nil {
-		return WhatIf{}, err
+		return nil, p, 0, err
 	}
-	t = NewTraffic(g, requests, blockTokens)
-	c := Config{Profile: p, Replicas: replicas, Seed: seed}
-	random := RunContender(c, Contender{Name: "random", Policy: route.PolicyRandom}, t)
-	aware := RunContender(c, Contender{Name: Ours, Policy: route.PolicyPenstock}, t)
-	w := WhatIf{
-		Schema: WhatIfSchema, Replicas: replicas, Shared: shared, Workload: string(spec.Kind), Requests: t.requests,
-		Ceiling: t.Ceiling(), Formula: RuleOfThumb(shared, replicas),
-		Measured: WhatIfRun{Random: random.HitRatio, Aware: aware.HitRatio},
-		TTFT:     WhatIfRun{Random: random.TTFTMean, Aware: aware.TTFTMean},
-	}
-	w.Notes = w.notes()
-	return w, nil
+	return NewTraffic(g, requests, blockTokens), p, spec.Rate, nil
 }
 
 // sharing sets the spec's share so that an endless cache, which also keeps answers,

@@ -7,7 +7,6 @@ import (
 
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/route"
-	"github.com/penstock-project/penstock/internal/workload"
 )
 
 // WhatIfCompareSchema names the schema of WhatIfCompare.
@@ -25,10 +24,13 @@ type WhatIfCompare struct {
 	Rate     float64       `json:"requests_per_s"`
 	Formula  WhatIfFormula `json:"formula"`
 	Results  []Result      `json:"results"`
+	// Isolation is the price of parting the caches of tenants; nil: it was not asked for.
+	Isolation *Isolation `json:"isolation,omitempty"`
 }
 
 // WhatIfQuestion is what is asked; replicas 1 to 64, shared 0.01 to 0.99, load 0.05
-// to 2, requests 100 to 20,000.
+// to 2, requests 100 to 20,000. With tenants or users, each 0 to 10,000, the price of
+// isolation is measured too, see Isolation.
 type WhatIfQuestion struct {
 	Replicas int      `json:"replicas"`
 	Shared   float64  `json:"shared"`
@@ -36,6 +38,8 @@ type WhatIfQuestion struct {
 	Requests int      `json:"requests"`
 	Seed     uint64   `json:"seed"`
 	Policies []string `json:"policies"`
+	Tenants  int      `json:"tenants"`
+	Users    int      `json:"users"` // of each tenant
 }
 
 // check returns what is wrong with the question.
@@ -51,6 +55,8 @@ func (q *WhatIfQuestion) check() error {
 		return fmt.Errorf("requests must be 100 to 20000")
 	case len(q.Policies) == 0 || len(q.Policies) > 6:
 		return fmt.Errorf("name 1 to 6 policies")
+	case q.Tenants < 0 || q.Tenants > MostIsolated || q.Users < 0 || q.Users > MostIsolated:
+		return fmt.Errorf("tenants and users must be 0 to %d", MostIsolated)
 	}
 	for _, name := range q.Policies {
 		if _, err := route.New(name, 0); err != nil {
@@ -66,23 +72,12 @@ func AnswerWhatIf(p engine.Profile, q WhatIfQuestion) (WhatIfCompare, error) {
 	if err := q.check(); err != nil {
 		return WhatIfCompare{}, err
 	}
-	p.BlockTokens = blockTokens
-	spec := workload.Spec{Kind: workload.KindChat, Seed: q.Seed, MaxContext: p.MaxModelLen}
-	t, err := sharing(&spec, q.Shared)
+	t, p, rate, err := conversations(p, q.Replicas, q.Shared, q.Load, q.Requests, q.Seed)
 	if err != nil {
 		return WhatIfCompare{}, err
 	}
-	output, _ := t.means()
-	mean := int(t.tokens / int64(max(1, t.requests)))
-	cost := p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
-	spec.Rate = q.Load * float64(q.Replicas) / cost
-	g, err := workload.NewGenerator(spec)
-	if err != nil {
-		return WhatIfCompare{}, err
-	}
-	t = NewTraffic(g, q.Requests, blockTokens)
 	out := WhatIfCompare{
-		Schema: WhatIfCompareSchema, Replicas: q.Replicas, Shared: q.Shared, Load: q.Load, Requests: t.requests, Rate: spec.Rate,
+		Schema: WhatIfCompareSchema, Replicas: q.Replicas, Shared: q.Shared, Load: q.Load, Requests: t.requests, Rate: rate,
 		Ceiling: t.Ceiling(), Formula: RuleOfThumb(q.Shared, q.Replicas),
 	}
 	c := Config{Profile: p, Replicas: q.Replicas, Seed: q.Seed}
@@ -91,7 +86,14 @@ func AnswerWhatIf(p engine.Profile, q WhatIfQuestion) (WhatIfCompare, error) {
 		r.Policy, r.Tenants = name, nil
 		out.Results = append(out.Results, r)
 	}
-	return out, nil
+	if q.Tenants > 0 || q.Users > 0 {
+		draw := func(seed uint64) (*Traffic, error) {
+			t, _, _, err := conversations(p, q.Replicas, q.Shared, q.Load, q.Requests, seed)
+			return t, err
+		}
+		out.Isolation, err = isolate(c, draw, q.Requests, q.Tenants, q.Users)
+	}
+	return out, err
 }
 
 // Repick asks another policy about one recorded decision, in the state that the

@@ -9,7 +9,9 @@ import { Empty, Page, Panel, Track } from "../lib/ui.ts";
 import { Curve, Notes, PRESETS, Sentence, Slider, type Dot, type Knobs } from "../parts/knobs.ts";
 
 interface Result { policy: string; hit_ratio: number; ttft_mean_ms: number; ttft_p50_ms: number; ttft_p99_ms: number; e2e_mean_ms: number; slo_share: number; imbalance: number; crowding: number; preemptions: number; requests: number; failed: number; requests_per_s: number }
-interface Compare { replicas: number; shared: number; load: number; ceiling: number; requests: number; requests_per_s: number; results: Result[] }
+interface Salted { cache_salt: string; hit: number; hit_lost: number; hit_lost_95: number; ceiling: number; computed: number; ttft_mean_ms: number }
+interface Isolation { tenants: number; users_per_tenant: number; draws: number; runs: Salted[] }
+interface Compare { replicas: number; shared: number; load: number; ceiling: number; requests: number; requests_per_s: number; results: Result[]; isolation?: Isolation }
 
 const POLICIES = ["random", "round-robin", "least-requests", "prefix-affinity", "penstock"];
 
@@ -20,6 +22,27 @@ function Ran({ c, took }: { c: Compare; took: number }) {
     <div class="scroll" tabindex="0" role="group" aria-label="policies side by side"><table><thead><tr><th scope="col">Policy</th><th scope="col">Prompt tokens from a cache</th><th scope="col" class="num">Hit</th><th scope="col" class="num">TTFT mean</th><th scope="col" class="num">p50</th><th scope="col" class="num">p99</th><th scope="col" class="num">Whole answer</th><th scope="col" class="num">Within SLO</th><th scope="col" class="num" title="busy time of the busiest replica over the mean">Imbalance</th><th scope="col" class="num" title="requests at the fullest replica over the mean">Crowding</th><th scope="col" class="num">Preempted</th></tr></thead>
     <tbody>${c.results.map((r) => html`<tr key=${r.policy}><th scope="row">${r.policy}</th><td class="wide"><${Track} value=${r.hit_ratio} /></td><td class="num">${pct(r.hit_ratio, 1)}</td>
       <td class="num">${strong(r.ttft_mean_ms, best((x) => x.ttft_mean_ms), ms(r.ttft_mean_ms))}</td><td class="num">${strong(r.ttft_p50_ms, best((x) => x.ttft_p50_ms), ms(r.ttft_p50_ms))}</td><td class="num">${strong(r.ttft_p99_ms, best((x) => x.ttft_p99_ms), ms(r.ttft_p99_ms))}</td><td class="num">${ms(r.e2e_mean_ms)}</td><td class="num">${pct(r.slo_share, 1)}</td><td class="num">${r.imbalance.toFixed(2)}</td><td class="num">${r.crowding.toFixed(2)}</td><td class="num">${count(r.preemptions)}</td></tr>`)}</tbody></table></div></div>`;
+}
+
+function Parted({ k, load }: { k: Knobs; load: number }) {
+  const [query, set] = useQuery();
+  const tenants = clamp(Number(query.get("tenants") ?? 10), 1, 200);
+  const users = clamp(Number(query.get("users") ?? 50), 1, 500);
+  const [ran, setRan] = useState<{ i?: Isolation; error?: string; busy?: boolean }>({});
+  const run = async () => {
+    setRan((was) => ({ ...was, busy: true, error: undefined }));
+    const a = await ask<Compare>("/api/v1/whatif", { replicas: k.r, shared: k.s, load, requests: 3000, seed: 1, policies: ["penstock"], tenants, users });
+    if ("data" in a) setRan({ i: a.data.isolation });
+    else setRan({ error: "error" in a ? a.error : "this server cannot run the simulator" });
+  };
+  return html`<${Panel} title="Part the caches" sub="what the settings of cacheSalt cost" right=${html`<button class="btn" disabled=${ran.busy} onClick=${() => void run()}>${ran.busy ? "Running" : "Measure the price"}</button>`} cli=${`penstock whatif --replicas ${k.r} --shared ${k.s} --tenants ${tenants} --users ${users}`}>
+    <div class="stack">
+      <div class="knobs"><${Slider} id="k-tenants" label="Tenants" value=${tenants} min=${1} max=${200} step=${1} show=${count(tenants)} set=${(v: number) => set({ tenants: String(v) })} /><${Slider} id="k-users" label="Users of each" value=${users} min=${1} max=${500} step=${1} show=${count(users)} set=${(v: number) => set({ users: String(v) })} /></div>
+      ${ran.error && html`<p class="lost" role="alert">${ran.error}</p>`}
+      ${ran.i ? html`<div class="scroll" tabindex="0" role="group" aria-label="price of isolation"><table><thead><tr><th scope="col">cacheSalt</th><th scope="col">Prompt tokens from a cache</th><th scope="col" class="num">Hit</th><th scope="col" class="num" title="points of the hit rate, with the 95 % interval">Lost</th><th scope="col" class="num">Endless cache</th><th scope="col" class="num" title="prompt tokens that replicas compute beside shared caches">Computed</th><th scope="col" class="num">TTFT mean</th></tr></thead>
+      <tbody>${ran.i.runs.map((r, n) => html`<tr key=${r.cache_salt}><th scope="row">${r.cache_salt}</th><td class="wide"><${Track} value=${r.hit} /></td><td class="num">${pct(r.hit, 1)}</td><td class="num">${n ? `${(100 * r.hit_lost).toFixed(1)} ± ${(100 * r.hit_lost_95).toFixed(1)}` : "–"}</td><td class="num">${pct(r.ceiling, 1)}</td><td class="num">${r.computed.toFixed(2)} ×</td><td class="num">${ms(r.ttft_mean_ms)}</td></tr>`)}</tbody></table></div>
+      <p class="dim">Means of ${ran.i.draws} draws of traffic. All tenants have the same system prompts here: where each has its own, parting them costs less.</p>` : html`<p class="dim">The same requests with caches that all share, that a tenant shares, and that one user has.</p>`}
+    </div><//>`;
 }
 
 interface Replayed { policy: string; records: number; skipped: Record<string, number>; share_that_differs: number; extra_cost_ms: number; extra_cost_95_ms: number; estimated?: string }
@@ -88,6 +111,7 @@ export function WhatIf() {
         ${ran.error && html`<p class="lost" role="alert">${ran.error}</p>`}
         ${ran.c ? html`<${Ran} c=${ran.c} took=${ran.took} />` : html`<p class="dim">Plays 3,000 requests under each of ${POLICIES.length} policies; the simulator runs the same code that routes real requests. It takes less than a second.</p>`}
       </div><//>
+    <${Parted} k=${k} load=${load} />
     <${Yours} />
     <p class="dim">As one file to pass on, without a server: <code>penstock whatif --html whatif.html</code></p>
   <//>`;
