@@ -50,12 +50,13 @@ def start(rig):
 class Fleet:
     """A Deployment of model servers, and Penstock in front of it."""
 
-    def __init__(self, rig, hand, replicas=0, annotations=None, routers=1, **scale):
+    def __init__(self, rig, hand, replicas=0, annotations=None, routers=1, share=False, **scale):
         self.rig, self.a, self.servers, self.seen = rig, rig.api, [], []
         self.a.create(DEPLOYMENT, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm"}, "spec": {
             "replicas": replicas, "selector": {"matchLabels": {"app": "llm"}},
             "template": {"metadata": {"labels": {"app": "llm"}, "annotations": annotations or {}},
                          "spec": {"nodeName": "node-0", "containers": [{"name": "engine", "image": "vllm:none"}]}}}})
+        self.share = [f"127.0.0.1:{free_port()}" for _ in range(routers)] if share else []
         self.scale = {"mode": "act", "hand": hand, "min": 0, "max": 20, "target": {"namespace": NS, "name": "llm"}, **scale}
         for i in range(routers):
             self.serve(i)
@@ -74,6 +75,8 @@ class Fleet:
         config = {"listen": listen, "kubernetes": {"namespace": "penstock", "service": "penstock/penstock-metrics", "port": rig.metrics},
                   "pools": [{"name": "chat", "models": [{"name": "sim"}], "route": {"holdFor": "2m"}, "scale": self.scale,
                              "replicas": {"selector": {"namespace": NS, "labels": ["app=llm"], "port": rig.replica_port}}}]}
+        if self.share:
+            config["share"] = {"peers": ",".join(self.share), "listen": self.share[i]}
         file = rig.path(f"penstock-{len(rig.procs)}.yaml")
         with open(file, "w") as f:
             json.dump(config, f)
@@ -145,12 +148,12 @@ def act(f, what, body=b"", i=0):
     assert status == 200, (status, answer)
 
 
-def burst(f, n=24, tokens=400):
+def burst(f, n=24, tokens=400, to=0):
     """n requests at once to a pool without a replica, in the background."""
     body = chat("word " * 300, model="sim", max_tokens=tokens)
     pool = concurrent.futures.ThreadPoolExecutor(n)
     start = time.monotonic()
-    return start, [pool.submit(post, f.servers[0].gateway, body) for _ in range(n)]
+    return start, [pool.submit(post, f.servers[to].gateway, body) for _ in range(n)]
 
 
 def answered(f, start, futures, limit=90):
@@ -231,8 +234,7 @@ def pending_never_ready(rig, fleet):
 def leader_killed(rig, fleet):
     """Two Penstocks: one acts; killed in a burst, the other goes on and nothing falls."""
     f = fleet("scale", replicas=2, routers=2)
-    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, 30, 0.2)
-    lead = 0 if "owner" not in f.record(0) else 1
+    lead = lead_of(f)
     other = f.record(1 - lead)
     assert "another Penstock" in other["owner"], other
     act(f, "pin", b'{"replicas": 5}', lead)
@@ -245,6 +247,26 @@ def leader_killed(rig, fleet):
     after = [n for _, n in f.since(start)]
     assert all(n >= 5 for n in after), after
     return f"taken over after {took:.1f} s; {after}"
+
+
+def lead_of(f):
+    """Which of two Penstocks leads; the other one says that it does not."""
+    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, 30, 0.2)
+    return 0 if "owner" not in f.record(0) else 1
+
+
+@fleet
+def follower_wakes(rig, fleet):
+    """Requests that are held at a router that does not lead wake the pool through the one that does."""
+    f = fleet("scale", annotations={"e2e/ready-after": "3s"}, routers=2, share=True)
+    lead = lead_of(f)
+    follower = 1 - lead
+    poll("the leader hears the other one, which takes requests", lambda: get(f.servers[follower].admin, "/readyz")[0] == 200, 30, 0.1)
+    assert f.replicas() == 0 and lead == lead_of(f), f.seen
+    took = answered(f, *burst(f, to=follower))
+    assert took < 2, f.since(0)
+    assert lead == lead_of(f), "another one leads now"
+    return f"held at the follower, left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
 
 
 @fleet

@@ -75,7 +75,8 @@ func (c *scaleCollector) pool(ch chan<- prometheus.Metric, sc *flow.Scaler, r *f
 		gauge("penstock_scale_binding", 1, r.Binding)
 	}
 	gauge("penstock_scale_opinion", flag(r.Desired != nil))
-	gauge("penstock_scale_acting", flag(sc.Wakes()))
+	leader, wakes := sc.Wakes()
+	gauge("penstock_scale_acting", flag(wakes && leader == ""))
 	gauge("penstock_scale_current", float64(r.Current))
 	gauge("penstock_scale_ready", float64(r.Ready))
 	coming := 0

@@ -314,5 +314,12 @@ func (s *server) desired(pool string) (int, bool) {
 }
 
 // wakes reports whether a pool without a replica brings one about when a request
-// comes: it is as good as ready.
-func (s *server) wakes(p *livePool) bool { return p.scaler != nil && p.scaler.Wakes() }
+// comes: it is as good as ready. Another Penstock that leads does so where it hears
+// what this one holds.
+func (s *server) wakes(p *livePool) bool {
+	if p.scaler == nil {
+		return false
+	}
+	leader, ok := p.scaler.Wakes()
+	return ok && (leader == "" || s.hears(leader))
+}

@@ -163,6 +163,22 @@ func (s *server) peersStatus() *console.PeersStatus {
 	return out
 }
 
+// hears reports whether the process that leads, by its identity in the election, is a
+// router that hears this one.
+func (s *server) hears(leader string) bool {
+	if s.exchange == nil {
+		return false
+	}
+	states, _ := s.exchange.States()
+	for i := range states {
+		name, _, _ := strings.Cut(states[i].Router, "-")
+		if states[i].Telling && name != "" && strings.HasSuffix(leader, "_"+name) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *server) livePools() []*livePool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

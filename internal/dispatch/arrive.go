@@ -263,6 +263,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
 	d.charge(i, slot, e.req.Blocks)
+	d.warmed(i, false)
 	d.tell(NoteSent, i, 0)
 	d.blind.ours(d.now)
 	if e.req.Adapter != "" {

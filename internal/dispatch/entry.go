@@ -11,14 +11,15 @@ import (
 type entryState uint8
 
 const (
-	stateFree     entryState = iota
-	stateLimbo               // waits for a ready replica
-	stateQueued              // in the router's queue for entry.slot
-	stateSent                // at entry.slot, no first token
-	stateStream              // at entry.slot, past its first token
-	stateFailed              // the last attempt failed and no other was made
-	stateGhost               // written off: the replica says that it has it no more
-	statePeerHeld            // in another router's queue for entry.slot
+	stateFree      entryState = iota
+	stateLimbo                // waits for a ready replica
+	stateQueued               // in the router's queue for entry.slot
+	stateSent                 // at entry.slot, no first token
+	stateStream               // at entry.slot, past its first token
+	stateFailed               // the last attempt failed and no other was made
+	stateGhost                // written off: the replica says that it has it no more
+	statePeerHeld             // in another router's queue for entry.slot
+	statePeerLimbo            // waits at another router for a ready replica
 )
 
 // entry is one request from Arrive to End.
@@ -42,6 +43,7 @@ type entry struct {
 	trial       bool   // the one request that tries an ejected endpoint
 	waited      bool   // its caller was told that it is held
 	prior       bool   // a session hint stood in for the index
+	cold        bool   // others were told that it waits for any replica
 	prompt      float64
 	blockTokens float64
 	tried       []uint64 // keys of endpoints where an attempt failed

@@ -226,6 +226,7 @@ func (d *Dispatch) End(now fleet.Time, t Ticket, o fleet.Outcome, out []Send) []
 		d.dequeue(i)
 	case stateLimbo:
 		d.leaveLimbo(i)
+		d.warmed(i, true)
 	case stateSent, stateStream:
 		slot = e.slot
 		d.conclude(i, &o)

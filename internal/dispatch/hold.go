@@ -26,6 +26,10 @@ func (d *Dispatch) turnAway(i int32, dec *route.Decision, out []Send) (Verdict, 
 		e.waited = true
 		d.push(&d.limbo, i)
 		d.watch(i)
+		if !e.cold {
+			e.cold = true
+			d.tell(NoteCold, i, 0)
+		}
 		dec.Wait = true
 		return Verdict{Kind: Held, Decision: dec, Cause: cause, Reason: why}, out
 	}
@@ -42,6 +46,7 @@ func (d *Dispatch) refuse(i int32, cause route.Drop, why string, out []Send) []S
 		Ticket: d.ticket(i), Slot: -1, Request: e.req, Held: time.Duration(e.held), Cause: cause, Reason: why,
 	})
 	d.n.Refused++
+	d.warmed(i, true)
 	d.forget(i)
 	return out
 }
@@ -94,6 +99,16 @@ func (d *Dispatch) refusal(e *entry) (route.Drop, string) {
 		head = "no other replica can take it"
 	}
 	return cause, head + ": " + strings.Join(parts, ", ")
+}
+
+// warmed notes that an entry waits for any replica no more. Where it ends with that the
+// other routers are told; else what they are told next says it.
+func (d *Dispatch) warmed(i int32, ends bool) {
+	e := &d.entries[i]
+	if e.cold && ends {
+		d.tell(NoteReleased, i, 0)
+	}
+	e.cold = false
 }
 
 // leaveLimbo takes an entry out of the wait for any replica.

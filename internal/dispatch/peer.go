@@ -20,6 +20,7 @@ const (
 	NoteEnd                          // it is no longer at the endpoint
 	NoteHeld                         // a request waits in the router's queue for an endpoint
 	NoteReleased                     // it waits there no more
+	NoteCold                         // a request waits for any replica: none can take it now
 )
 
 // Note is what one router tells another about one of its requests: enough to
@@ -30,14 +31,14 @@ type Note struct {
 	Ticket Ticket // the sender's; names the request in later notes
 	Key    uint64 // hash of the endpoint's ID; of NoteSent and NoteHeld
 
-	// Of NoteSent and NoteHeld.
+	// Of NoteSent, NoteHeld and NoteCold.
 	Prompt      float64 // tokens
 	Uncached    float64 // tokens that the sender expects to miss the cache, NoteSent
-	BlockTokens float64 // tokens in a block, NoteSent
+	BlockTokens float64 // tokens in a block, NoteSent and NoteCold
 	Stream      bool
-	Blocks      []uint64 // of NoteSent; valid until the sender's next call
-	// Of NoteHeld, in seconds: its work, how long it waited so far, and what first
-	// come first served would have cost. Its rank depends on them, on which routers
+	Blocks      []uint64 // of NoteSent and NoteCold; valid until the sender's next call
+	// Of NoteHeld, in seconds: its work, how long it waited so far (of NoteCold, too),
+	// and what first come first served would have cost. Its rank depends on them, on which routers
 	// must agree; so they are told and not estimated anew.
 	Work   float64
 	Waited float64
@@ -77,6 +78,10 @@ func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
 	case NoteHeld:
 		n.Work = e.work
 		n.Waited, n.FCFS = d.now.Seconds(e.arrived), e.fcfs
+	case NoteCold:
+		n.Blocks, n.BlockTokens = e.req.Blocks, e.blockTokens
+		n.Waited, n.Prompt, n.Stream = d.now.Seconds(e.arrived), e.prompt, e.stream
+		return n
 	default:
 		return n
 	}
@@ -104,6 +109,8 @@ func (d *Dispatch) Tell(dst []Note) []Note {
 		switch e.state {
 		case stateQueued:
 			dst = append(dst, d.note(NoteHeld, int32(i), 0))
+		case stateLimbo:
+			dst = append(dst, d.note(NoteCold, int32(i), 0))
 		case stateSent, stateStream:
 			dst = append(dst, d.note(NoteSent, int32(i), 0))
 			if e.state == stateStream && e.stream {
@@ -127,7 +134,13 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 	}
 	i, ok := p.known[n.Ticket]
 	switch n.Kind {
+	case NoteCold:
+		if ok {
+			out = d.hearEnd(p, n.Ticket, i, out)
+		}
+		p.known[n.Ticket] = d.hearCold(from, n)
 	case NoteSent, NoteHeld:
+		cold := ok && d.entries[i].cold
 		if ok {
 			out = d.hearEnd(p, n.Ticket, i, out)
 		}
@@ -140,6 +153,7 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 			d.blind.theirs(d.now)
 		}
 		i = d.hearNew(from, n, slot)
+		d.entries[i].cold = cold
 		p.known[n.Ticket] = i
 	case NoteFirst:
 		if ok && d.entries[i].state == stateSent {
@@ -157,6 +171,29 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 		}
 	}
 	return out
+}
+
+// hearCold makes an entry for a request that waits at another router for any replica.
+// It is charged nowhere.
+func (d *Dispatch) hearCold(from int32, n *Note) int32 {
+	i := d.vacant()
+	e := &d.entries[i]
+	*e = entry{
+		state: statePeerLimbo, gen: max(1, e.gen+1), slot: -1, prev: -1, next: -1, heap: -1, peer: from,
+		stream: n.Stream, tried: e.tried[:0], arrived: d.now.AddSeconds(-max(0, n.Waited)), prompt: max(1, n.Prompt), cold: true,
+	}
+	d.coldThere++
+	return i
+}
+
+// ToldCold reports whether another router has told of a request before that it waits
+// for any replica.
+func (d *Dispatch) ToldCold(from int32, t Ticket) bool {
+	if from < 0 || int(from) >= len(d.peers) {
+		return false
+	}
+	i, ok := d.peers[from].known[t]
+	return ok && d.entries[i].cold
 }
 
 // slotOf returns the slot of an endpoint by the hash of its ID; -1: not listed.
@@ -201,6 +238,9 @@ func (d *Dispatch) hearEnd(p *peer, t Ticket, i int32, out []Send) []Send {
 	delete(p.known, t)
 	slot := d.entries[i].slot
 	d.dropPeer(i)
+	if slot < 0 {
+		return out
+	}
 	return d.drain(slot, out)
 }
 
@@ -211,6 +251,8 @@ func (d *Dispatch) dropPeer(i int32) {
 	case statePeerHeld:
 		d.dequeueTheirs(i)
 		d.freeSlot(e.slot)
+	case statePeerLimbo:
+		d.coldThere--
 	case stateSent, stateStream:
 		d.takeBack(i)
 	}
@@ -244,7 +286,7 @@ func (d *Dispatch) Peer(from int32) PeerLoad {
 			switch e.state {
 			case stateSent, stateStream:
 				l.InFlight++
-			case statePeerHeld:
+			case statePeerHeld, statePeerLimbo:
 				l.Held++
 			}
 		}

@@ -5,6 +5,7 @@ package dispatch
 import (
 	"math"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -64,6 +65,35 @@ func TestPeers(t *testing.T) {
 	})
 }
 
+// TestPeersOfHeld: whatever becomes of requests that no replica can take, a router that
+// hears of them, from the beginning or from the middle on, knows as many.
+func TestPeersOfHeld(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := Options{Queue: rapid.Bool().Draw(t, "queue"), Profile: testProfile(), Share: true, Fixed: true, HoldFor: 2e9}
+		other := func() *Dispatch { return New(Options{Profile: testProfile(), Share: true, Fixed: true}) }
+		m := &model{t: t, d: New(o), now: 1e9, snap: &fleet.Snapshot{}, reqs: map[Ticket]fleet.Request{}, tried: map[Ticket][]string{}}
+		m.observe()
+		l := &listener{d: other()}
+		for range rapid.IntRange(1, 100).Draw(t, "steps") {
+			l.follow(m)
+			sameCold(t, m, l.d)
+			m.step()
+		}
+		l.follow(m)
+		late := other()
+		late.Observe(m.now, m.snap, nil)
+		for _, n := range m.d.Tell(nil) {
+			late.Hear(m.now, 1, &n, nil)
+		}
+		sameCold(t, m, late)
+		late.PeerGone(m.now, 1, nil)
+		empty(t, late, m.now)
+		m.finish()
+		l.follow(m)
+		empty(t, l.d, m.now)
+	})
+}
+
 func rowOf(d *Dispatch, now fleet.Time, id string) *EndpointLoad {
 	rows := d.Ledger(now, nil)
 	for i := range rows {
@@ -110,7 +140,20 @@ func empty(t *rapid.T, d *Dispatch, now fleet.Time) {
 			t.Fatalf("left behind at %q: %+v", s.ID, s)
 		}
 	}
-	if d.heldThere != 0 || d.silent != 0 || d.n.InFlight != 0 {
-		t.Fatalf("left behind: %d held, %d silent, %d in flight", d.heldThere, d.silent, d.n.InFlight)
+	if d.heldThere != 0 || d.coldThere != 0 || d.silent != 0 || d.n.InFlight != 0 {
+		t.Fatalf("left behind: %d held, %d for any replica, %d silent, %d in flight", d.heldThere, d.coldThere, d.silent, d.n.InFlight)
+	}
+}
+
+// sameCold checks that a dispatch without requests of its own knows what another one
+// holds for want of a replica, and that it was told of it once.
+func sameCold(t *rapid.T, m *model, d *Dispatch) {
+	if w := d.Waiting(m.now, time.Second); w.Cold != int(m.d.limbo.n) || w.Held+w.Late < w.Cold {
+		t.Fatalf("%d wait for any replica, the peer knows %+v", m.d.limbo.n, w)
+	}
+	for i := m.d.limbo.head; i >= 0; i = m.d.entries[i].next {
+		if !d.ToldCold(1, m.d.ticket(i)) {
+			t.Fatal("the peer would count a request that waits for any replica again")
+		}
 	}
 }

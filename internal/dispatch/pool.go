@@ -65,6 +65,7 @@ type Dispatch struct {
 	routers   int
 	peers     []peer // other routers, by number
 	heldThere int    // entries that wait in other routers' queues
+	coldThere int    // requests that other routers hold for any replica
 
 	spare     []*line           // empty lines of queues
 	scratch   route.Candidate   // of priceAt

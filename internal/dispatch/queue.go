@@ -161,6 +161,7 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	q.tokens += e.prompt
 	d.queued++
 	d.show(slot)
+	d.warmed(i, false)
 	d.tell(NoteHeld, i, 0)
 	d.watch(i)
 }

@@ -99,7 +99,7 @@ func (d *Dispatch) seats(s *route.Slot, ctx float64) float64 {
 	return max(n, 2)
 }
 
-// Waiting is what the router holds at a moment.
+// Waiting is what this router and, as far as they told, the others hold at a moment.
 type Waiting struct {
 	Held   int     // younger than the objective
 	Late   int     // older
@@ -110,13 +110,15 @@ type Waiting struct {
 // Waiting counts what is held, against an objective for the first token.
 func (d *Dispatch) Waiting(now fleet.Time, objective time.Duration) Waiting {
 	var w Waiting
-	if d.queued == 0 && d.limbo.n == 0 {
+	if d.queued == 0 && d.limbo.n == 0 && d.heldThere == 0 && d.coldThere == 0 {
 		return w
 	}
-	w.Cold = int(d.limbo.n)
+	w.Cold = int(d.limbo.n) + d.coldThere
 	for i := range d.entries {
 		e := &d.entries[i]
-		if e.state != stateLimbo && e.state != stateQueued {
+		switch e.state {
+		case stateLimbo, stateQueued, statePeerLimbo, statePeerHeld:
+		default:
 			continue
 		}
 		age := now.Sub(e.arrived)

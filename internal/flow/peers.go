@@ -42,9 +42,14 @@ func (f *Flow) Hear(peer int32, notes []dispatch.Note) {
 	}
 	for i := range notes {
 		n := &notes[i]
+		counted := far == nil || f.d.ToldCold(peer, n.Ticket)
 		f.happen(now, dispatch.Event{Kind: dispatch.EventNote, Peer: peer, Note: n})
-		if far != nil && n.Kind == dispatch.NoteSent {
+		switch {
+		case counted:
+		case n.Kind == dispatch.NoteSent:
 			far.ArrivedElsewhere(now, n.Prompt, n.Uncached)
+		case n.Kind == dispatch.NoteCold:
+			far.HeldElsewhere(now, n.Prompt, n.BlockTokens, n.Blocks)
 		}
 	}
 }
@@ -55,6 +60,8 @@ type elsewhere interface {
 	// ArrivedElsewhere says that another router sent a request of so many prompt tokens
 	// to a replica, of which it expects uncached not to be there.
 	ArrivedElsewhere(now fleet.Time, prompt, uncached float64)
+	// HeldElsewhere says that another router holds a request that no replica can take.
+	HeldElsewhere(now fleet.Time, prompt, blockTokens float64, blocks []uint64)
 }
 
 // PeerGone forgets what another router told.

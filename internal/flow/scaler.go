@@ -34,6 +34,8 @@ type HandState struct {
 	// Owner names who else moves this object (an HPA, a ScaledObject, another
 	// Penstock); "" is nobody. The loop does not act against an owner.
 	Owner string
+	// Leader is the other Penstock where the owner is one: it acts for this one, too.
+	Leader string
 	// Blocked says why nothing can be added: a quota, no free accelerator, the
 	// maximum of the machine; "" is nothing known.
 	Blocked string

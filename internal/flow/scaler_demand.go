@@ -59,7 +59,7 @@ func (d *demand) Arrived(now fleet.Time, r *fleet.Request, cached int, cold bool
 	d.seen++
 	prompt := math.Max(1, float64(r.PromptTokens))
 	if cold {
-		cached = d.shared(r)
+		cached = d.shared(r.Blocks, r.BlockTokens)
 	} else if d.cold != nil {
 		d.cold = nil
 	}
@@ -74,10 +74,15 @@ func (d *demand) Arrived(now fleet.Time, r *fleet.Request, cached int, cold bool
 	d.inputAt = now
 	d.mu.Unlock()
 	if cold {
-		select {
-		case d.kick <- struct{}{}:
-		default:
-		}
+		d.wake()
+	}
+}
+
+// wake asks for an evaluation out of turn.
+func (d *demand) wake() {
+	select {
+	case d.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -92,29 +97,40 @@ func (d *demand) ArrivedElsewhere(now fleet.Time, prompt, uncached float64) {
 	d.inputAt = now
 }
 
+// HeldElsewhere implements elsewhere: the pool wakes for it as for one of ours.
+func (d *demand) HeldElsewhere(now fleet.Time, prompt, blockTokens float64, blocks []uint64) {
+	d.mu.Lock()
+	prompt = math.Max(1, prompt)
+	net := math.Min(float64(d.shared(blocks, blockTokens)), prompt)
+	d.offer(now, d.profile.WorkSeconds(engine.Shape{Prompt: prompt, Cached: net, Output: d.shape.Output}))
+	d.inputAt = now
+	d.mu.Unlock()
+	d.wake()
+}
+
 // coldBlocks bounds how many blocks of held requests are remembered.
 const coldBlocks = 1 << 16
 
 // shared is how many prompt tokens of a request that is held came before it in others
 // that are: each replica will compute them once, and not for each.
-func (d *demand) shared(r *fleet.Request) int {
+func (d *demand) shared(blocks []uint64, blockTokens float64) int {
 	if d.cold == nil {
 		d.cold = map[uint64]struct{}{}
 	}
 	n := 0
-	for n < len(r.Blocks) {
-		if _, ok := d.cold[r.Blocks[n]]; !ok {
+	for n < len(blocks) {
+		if _, ok := d.cold[blocks[n]]; !ok {
 			break
 		}
 		n++
 	}
-	for _, b := range r.Blocks[n:] {
+	for _, b := range blocks[n:] {
 		if len(d.cold) >= coldBlocks {
 			break
 		}
 		d.cold[b] = struct{}{}
 	}
-	return int(float64(n) * r.BlockTokens)
+	return int(float64(n) * blockTokens)
 }
 
 // offer adds work, at most two entries a second: the scaler sums by the second, and

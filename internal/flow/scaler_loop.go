@@ -297,6 +297,9 @@ func (s *Scaler) look(t *ScaleTick, policy *scale.Policy) {
 	g := &t.Gateway
 	g.Known = !s.found || t.Time.Sub(s.began) > restartQuiet
 	g.Held, g.Late, g.OldestS, g.InFlight = w.Held, w.Late, w.Oldest, st.Totals.InFlight
+	for i := range st.Endpoints {
+		g.InFlight += st.Endpoints[i].PeerInFlight
+	}
 	g.Work = float64(w.Held+w.Late) * s.tableFor.profile.WorkSeconds(s.tableFor.shape)
 	s.demand.counts(t.Time, g)
 	s.gather.signals(t.Time, snap, &st, g)
@@ -317,7 +320,7 @@ func (s *Scaler) finish(rec *scale.Recommendation, policy *scale.Policy, mode st
 	x.Mode = mode
 	x.override(asked, lost)
 	if s.o.Hand != nil {
-		x.Hand, x.Owner, x.Blocked = s.o.Hand.Name(), s.state.Owner, s.state.Blocked
+		x.Hand, x.Owner, x.Blocked, x.leader = s.o.Hand.Name(), s.state.Owner, s.state.Blocked, s.state.Leader
 		for i := range x.Pending {
 			for _, p := range s.state.Pending {
 				if p.ID == x.Pending[i].ID && p.Reason != "" {
@@ -505,9 +508,16 @@ func (s *Scaler) set(change func()) {
 	}
 }
 
-// Wakes reports whether a request that finds no replica brings one about.
-func (s *Scaler) Wakes() bool {
+// Wakes reports whether a request that finds no replica brings one about. leader is ""
+// where this loop sees to it, else the process that does once it is told.
+func (s *Scaler) Wakes() (leader string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.o.Hand != nil && s.mode == ModeAct && !s.override.Paused && (s.last == nil || s.last.Owner == "")
+	if s.o.Hand == nil || s.mode != ModeAct || s.override.Paused {
+		return "", false
+	}
+	if s.last == nil || s.last.Owner == "" {
+		return "", true
+	}
+	return s.last.leader, s.last.leader != ""
 }

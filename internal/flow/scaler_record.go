@@ -36,6 +36,8 @@ type ScaleRecord struct {
 	Signals     []scale.Signal    `json:"signals"`
 	Raw         int               `json:"raw"`
 	Constraints []ScaleConstraint `json:"constraints"`
+	leader      string            // the other Penstock that acts, where Owner is one
+
 	// Desired is null where there is no opinion.
 	Desired *int   `json:"desired"`
 	Binding string `json:"binding"`

@@ -114,7 +114,7 @@ func (h *history) step() {
 	case k == 12:
 		h.do(dispatch.Event{Kind: dispatch.EventPreview, Request: h.request()})
 	case k == 13:
-		n := dispatch.Note{Kind: dispatch.NoteKind(rapid.IntRange(1, 6).Draw(h.t, "note")), Ticket: dispatch.Ticket(rapid.IntRange(1, 4).Draw(h.t, "theirs")),
+		n := dispatch.Note{Kind: dispatch.NoteKind(rapid.IntRange(1, 7).Draw(h.t, "note")), Ticket: dispatch.Ticket(rapid.IntRange(1, 4).Draw(h.t, "theirs")),
 			Prompt: 500, Uncached: 300, BlockTokens: 128, Stream: true, Blocks: h.blocks(), Work: 0.1, Tokens: 3}
 		h.do(dispatch.Event{Kind: dispatch.EventNote, Peer: 1, Note: &n})
 	case k == 14:

@@ -97,7 +97,21 @@ func (h *ScaleHand) State(ctx context.Context) (flow.HandState, error) {
 		out.Wanted = h.going.want
 	}
 	h.mu.Unlock()
-	out.Owner, err = h.owner(ctx, st, owners)
+	if len(owners) > 0 {
+		out.Owner = owners[0].String()
+		return out, nil
+	}
+	if _, leads := h.o.Lead.Leads(); !leads {
+		m, err := h.o.Lead.Recall(ctx, h.o.Pool)
+		if err == nil && m.Yield != nil {
+			out.Owner = m.Yield.String() // so the leader does not act, either
+			return out, nil
+		}
+		out.Leader = h.o.Lead.Who()
+		out.Owner = (&NotLeaderError{out.Leader}).Error()
+		return out, err
+	}
+	out.Owner, err = h.owner(ctx, st)
 	return out, err
 }
 
@@ -126,14 +140,8 @@ func (h *ScaleHand) pods(ctx context.Context, st *scaleState) (flow.HandState, e
 	return out, nil
 }
 
-// owner says who else moves the object; "" is nobody.
-func (h *ScaleHand) owner(ctx context.Context, st *scaleState, owners []Owner) (string, error) {
-	if _, leads := h.o.Lead.Leads(); !leads {
-		return (&NotLeaderError{h.o.Lead.Who()}).Error(), nil
-	}
-	if len(owners) > 0 {
-		return owners[0].String(), nil
-	}
+// owner says who moved the object although no autoscaler does; "" is nobody.
+func (h *ScaleHand) owner(ctx context.Context, st *scaleState) (string, error) {
 	m, err := h.o.Lead.Recall(ctx, h.o.Pool)
 	if err != nil {
 		return "", err

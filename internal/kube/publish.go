@@ -86,8 +86,9 @@ func (h *PublishHand) State(ctx context.Context) (flow.HandState, error) {
 			}
 		}
 	}
-	if _, leads := h.base.o.Lead.Leads(); !leads {
-		out.Owner = (&NotLeaderError{h.base.o.Lead.Who()}).Error()
+	if _, leads := h.base.o.Lead.Leads(); !leads && out.Owner == "" {
+		out.Leader = h.base.o.Lead.Who()
+		out.Owner = (&NotLeaderError{out.Leader}).Error()
 	}
 	if !ours && out.Blocked == "" {
 		out.Blocked = fmt.Sprintf("no %s reads the wanted replicas of pool %s for %s", h.kind(), h.base.o.Pool, h.base.o.Target)

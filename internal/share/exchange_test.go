@@ -134,6 +134,7 @@ func TestExchange(t *testing.T) {
 		{Kind: dispatch.NoteFirst, Ticket: 1}, {Kind: dispatch.NoteProgress, Ticket: 1, Tokens: 32},
 		{Kind: dispatch.NoteHeld, Ticket: 2, Key: 7, Prompt: 5, Work: 0.25, Waited: 1, FCFS: 2},
 		{Kind: dispatch.NoteReleased, Ticket: 2}, {Kind: dispatch.NoteEnd, Ticket: 1},
+		{Kind: dispatch.NoteCold, Ticket: 3, Prompt: 5, Waited: 1.5, BlockTokens: 32, Stream: true, Blocks: []uint64{12, 13}},
 	}
 	for _, n := range more {
 		ra.pool.send(n)

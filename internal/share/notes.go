@@ -18,6 +18,8 @@ import (
 //	           sent      endpoint (8), flags (1), prompt, uncached, tokens in a block
 //	                     (4 each, float), number of blocks (varint), blocks (8 each)
 //	           held      endpoint (8), flags (1), prompt, work, waited, fcfs (4 each, float)
+//	           cold      flags (1), prompt, waited, tokens in a block (4 each, float),
+//	                     number of blocks (varint), blocks (8 each)
 //	           progress  tokens (4, float)
 //
 // There are hashes and numbers in it: no text, no names.
@@ -43,25 +45,32 @@ func appendFloat(dst []byte, v float64) []byte {
 func appendNote(dst []byte, n *dispatch.Note) []byte {
 	dst = append(dst, byte(n.Kind))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(n.Ticket))
+	flags := byte(0)
+	if n.Stream {
+		flags |= flagStream
+	}
 	switch n.Kind {
 	case dispatch.NoteSent, dispatch.NoteHeld:
 		dst = binary.LittleEndian.AppendUint64(dst, n.Key)
-		flags := byte(0)
-		if n.Stream {
-			flags |= flagStream
-		}
 		dst = appendFloat(append(dst, flags), n.Prompt)
 		if n.Kind == dispatch.NoteHeld {
 			return appendFloat(appendFloat(appendFloat(dst, n.Work), n.Waited), n.FCFS)
 		}
-		dst = appendFloat(appendFloat(dst, n.Uncached), n.BlockTokens)
-		blocks := n.Blocks[:min(len(n.Blocks), blocksMost)]
-		dst = binary.AppendUvarint(dst, uint64(len(blocks)))
-		for _, b := range blocks {
-			dst = binary.LittleEndian.AppendUint64(dst, b)
-		}
+		return appendBlocks(appendFloat(appendFloat(dst, n.Uncached), n.BlockTokens), n.Blocks)
+	case dispatch.NoteCold:
+		dst = appendFloat(append(dst, flags), n.Prompt)
+		return appendBlocks(appendFloat(appendFloat(dst, n.Waited), n.BlockTokens), n.Blocks)
 	case dispatch.NoteProgress:
 		dst = appendFloat(dst, n.Tokens)
+	}
+	return dst
+}
+
+func appendBlocks(dst []byte, blocks []uint64) []byte {
+	blocks = blocks[:min(len(blocks), blocksMost)]
+	dst = binary.AppendUvarint(dst, uint64(len(blocks)))
+	for _, b := range blocks {
+		dst = binary.LittleEndian.AppendUint64(dst, b)
 	}
 	return dst
 }
@@ -119,8 +128,10 @@ func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 	}
 	*n = dispatch.Note{Kind: dispatch.NoteKind(item), Ticket: dispatch.Ticket(r.fixed())}
 	switch n.Kind {
-	case dispatch.NoteSent, dispatch.NoteHeld:
-		n.Key = r.fixed()
+	case dispatch.NoteSent, dispatch.NoteHeld, dispatch.NoteCold:
+		if n.Kind != dispatch.NoteCold {
+			n.Key = r.fixed()
+		}
 		if p := r.take(1); p != nil {
 			n.Stream = p[0]&flagStream != 0
 		}
@@ -129,7 +140,12 @@ func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 			n.Work, n.Waited, n.FCFS = r.float(), r.float(), r.float()
 			break
 		}
-		n.Uncached, n.BlockTokens = r.float(), r.float()
+		if n.Kind == dispatch.NoteCold {
+			n.Waited = r.float()
+		} else {
+			n.Uncached = r.float()
+		}
+		n.BlockTokens = r.float()
 		r.readBlocks(n)
 	case dispatch.NoteProgress:
 		n.Tokens = r.float()
