@@ -18,6 +18,7 @@ pools:
     replicas: {static: [%(replicas)s]}
   - name: probe
     models: [{name: probe, aliases: [nick]}]
+    route: {sessionHeaders: [x-session-id]}
     replicas: {static: [%(probes)s]}
 """
 

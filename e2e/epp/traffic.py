@@ -126,6 +126,24 @@ def spoofed_destination(rig):
 
 
 @case
+def sessions_by_header(rig):
+    """Prompts too short to be known by their text stay where their session was."""
+    used = set()
+    for name in ("a", "b", "c", "d", "e", "f", "g", "h"):
+        seen = set()
+        for i in range(6):
+            # A session is a hint: one that is still counted as busy is left.
+            poll("the last request is over", lambda: rig.picker.in_flight() == 0, every=0.01)
+            status, _, body = post(rig.closed.addr, chat(f"{name} {i}", model="probe"), headers={"X-Session-Id": "session " + name})
+            assert status == 200, body
+            seen.add(json.loads(body)["server"])
+        assert len(seen) == 1, f"session {name} was at {seen}"
+        used |= seen
+    assert len(used) == 2, f"eight sessions, all at {used}"
+    return "8 sessions of 6 requests, each at one of 2 endpoints"
+
+
+@case
 def fallback_endpoint(rig):
     """The endpoint that was picked dies: the request goes to the next of the list."""
     prompt = "a prompt that sticks to one replica because it is long. " * 60

@@ -4,6 +4,7 @@ package extproc
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -221,6 +222,43 @@ func TestRequestsThatNameNoModelFindTheirPool(t *testing.T) {
 }
 
 // TestPicksSayWhatTheyWereMadeOn: fresh signals, or only own accounting.
+// A header that names a session keeps prompts together that are too short to be known
+// by their text, as at the gateway.
+func TestSessionHeaderBehindAProxy(t *testing.T) {
+	f := newPool(t, 4)
+	_, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}, Door: &entry.Door{
+		Auth: entry.Anonymous{}, BlockBytes: 512, Clock: func() fleet.Time { return fleet.At(time.Now()) }, SessionHeaders: []string{"x-session-id", "x-other"}}})
+	ask := func(headers ...string) string {
+		h := heads(chatPath, false, fds, fds)
+		m := h.GetRequestHeaders().Headers
+		for i := 0; i < len(headers); i += 2 {
+			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: headers[i], RawValue: []byte(headers[i+1])})
+		}
+		p := newProxy(t, addr)
+		p.send(h, reqBody(chatBody("m", "x"), true))
+		d := destinationOf(p.recv())
+		p.cancel()
+		for f.Stats().Totals.InFlight > 0 {
+			time.Sleep(time.Millisecond)
+		}
+		return d
+	}
+	places := map[string]bool{}
+	for i := range 16 {
+		id := fmt.Sprint("session ", i)
+		first := ask("x-session-id", id)
+		places[first] = true
+		for _, again := range [][]string{{"x-session-id", id}, {"x-other", "z", "x-session-id", id}, {"x-session-id", id, "x-session-id", "z"}} {
+			if got := ask(again...); got != first {
+				t.Errorf("%v went to %s, before to %s", again, got, first)
+			}
+		}
+	}
+	if len(places) < 3 {
+		t.Errorf("sixteen sessions, all at %v", places)
+	}
+}
+
 func TestPicksSayWhatTheyWereMadeOn(t *testing.T) {
 	f := newPool(t, 1)
 	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})

@@ -70,6 +70,7 @@ type frame struct {
 	endOfStream bool
 	headers     []header // those that a picker goes by
 	guarded     bool     // credentials are among them; it stays for all frames of a stream
+	also        []string // names of more that are kept, in lower case; stays as well
 	body        mem.BufferSlice
 
 	subset subsetHint
@@ -82,7 +83,7 @@ type frame struct {
 
 func (f *frame) reset() {
 	f.body.Free()
-	*f = frame{guarded: f.guarded, headers: f.headers[:0], subset: subsetHint{addrs: f.subset.addrs[:0]}}
+	*f = frame{guarded: f.guarded, also: f.also, headers: f.headers[:0], subset: subsetHint{addrs: f.subset.addrs[:0]}}
 }
 
 // takeBody hands the body over to the caller.
@@ -268,7 +269,7 @@ func (f *frame) readHeaderMap(msg []byte) error {
 				value = b
 			}
 		}
-		if n := wanted(name, f.guarded); n != "" {
+		if n := f.wanted(name); n != "" {
 			f.headers = append(f.headers, header{n, text(value)})
 		}
 	}
@@ -294,7 +295,7 @@ func bytesField(msg []byte) (num protowire.Number, b, rest []byte, err error) {
 }
 
 // wanted returns the name of a header that a picker goes by, "" for all others.
-func wanted(name []byte, guarded bool) string {
+func (f *frame) wanted(name []byte) string {
 	switch string(name) {
 	case ":path":
 		return ":path"
@@ -313,11 +314,16 @@ func wanted(name []byte, guarded bool) string {
 	case loggingHeader:
 		return loggingHeader
 	}
-	if guarded {
+	if f.guarded {
 		for _, n := range credentialHeaders {
 			if string(name) == n {
 				return n
 			}
+		}
+	}
+	for _, n := range f.also {
+		if string(name) == n {
+			return n
 		}
 	}
 	return ""

@@ -84,8 +84,19 @@ func (ss *session) question() *question {
 
 // label puts on a request what the proxy said of it.
 func (ss *session) label(r *fleet.Request) {
-	ss.srv.o.Door.Hint(r, func(string) string { return ss.hint.value })
+	ss.srv.o.Door.Hint(r, ss.hint)
 	r.ID, r.Subset, r.SubsetOnly, r.Alternatives = ss.id, ss.subset.addrs, ss.subset.present, ss.srv.o.Fallbacks
+}
+
+// hint returns the first value of a header that may name a session, as the gateway
+// reads it.
+func (ss *session) hint(name string) string {
+	for _, h := range ss.hints {
+		if h.name == name {
+			return h.value
+		}
+	}
+	return ""
 }
 
 // anyPool returns the pool of a request that names no model: the one that the

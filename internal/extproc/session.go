@@ -39,8 +39,8 @@ type session struct {
 	path    string
 	id      string
 	surface fleet.Surface
-	hint    header // names a session; the zero header: none does
-	opaque  bool   // a body that is no JSON: a pick by headers
+	hints   []header // that may name a session
+	opaque  bool     // a body that is no JSON: a pick by headers
 	// objective is the one that the request names, which says how urgent it is.
 	objective string
 	subset    subsetHint
@@ -83,7 +83,7 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	defer s.Stats.Open.Add(-1)
 	ss := &session{srv: s, stream: stream, ctx: stream.Context(), length: -1,
 		requestMode: modeFullDuplexStreamed, responseMode: modeFullDuplexStreamed}
-	ss.in.guarded = s.o.Door.Guarded()
+	ss.in.guarded, ss.in.also = s.o.Door.Guarded(), s.o.Door.SessionHeaders
 	defer ss.finish()
 	for {
 		if err := stream.RecvMsg(&ss.in); err != nil {
@@ -232,9 +232,9 @@ func (ss *session) requestHeaders(f *frame) error {
 			ss.objective = h.value
 		default:
 			ss.terms.note(h)
-			if slices.Contains(ss.srv.o.Door.SessionHeaders, h.name) {
-				ss.hint = h
-			}
+		}
+		if slices.Contains(ss.srv.o.Door.SessionHeaders, h.name) {
+			ss.hints = append(ss.hints, h)
 		}
 	}
 	ss.subset = subsetHint{present: f.subset.present}
