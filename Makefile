@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-trace e2e-package release clean fuzz
+.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-soak e2e-trace e2e-package release clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,8 +32,8 @@ check: ## Run the fast layers only: format, vet, staticcheck, architecture, unit
 bench: build ## Measure CPU per request, chunk and long prompt beside nginx and others (QUICK=1, FORMAT=json)
 	@./scripts/bench.sh
 
-soak: build ## Hold 2,000 streams for three minutes and watch memory, goroutines and descriptors
-	./scripts/soak.sh
+soak: build ## Mixed traffic and churn for an hour (FOR=3m): memory, goroutines, descriptors, ledger, plotted
+	@./scripts/soak.sh
 
 e2e: ## Run the end-to-end layers only
 	@./scripts/test.sh $(shell ls scripts/layers | sed -n 's/^e2e-\(.*\)\.sh$$/e2e-\1/p')
@@ -52,6 +52,9 @@ e2e-console: ## Drive the console in a real browser, and test the alert rules
 
 e2e-engine: ## Run real vLLM replicas on CPU behind penstock; installs them the first time (6 GB)
 	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-engine
+
+e2e-soak: ## The soak in three minutes
+	@./scripts/test.sh e2e-soak
 
 e2e-trace: ## Play a public trace through the router
 	@./scripts/test.sh e2e-trace

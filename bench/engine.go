@@ -11,12 +11,13 @@ import (
 )
 
 // Answers of the fake engine. A streamed chunk carries the moment at which it was
-// written, in nanoseconds since the epoch, 19 digits until the year 2286.
+// written as its text, which every router passes on: nanoseconds since the epoch, 19
+// digits until the year 2286.
 const (
 	chatAnswer = `{"id":"chatcmpl-bench","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"An answer of a few words, as long as short answers are."},"finish_reason":"stop"}],"usage":{"prompt_tokens":500,"completion_tokens":12,"total_tokens":512,"prompt_tokens_details":{"cached_tokens":256}}}`
-	chunkHead  = `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}],"t":`
+	chunkHead  = `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"content":" @`
 	stampLen   = 19
-	chunkTail  = "}\n\n"
+	chunkTail  = `"},"logprobs":null,"finish_reason":null}]}` + "\n\n"
 	streamEnd  = `data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{},"finish_reason":"length"}]}` + "\n\n" +
 		`data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[],"usage":{"prompt_tokens":20,"completion_tokens":50,"total_tokens":70}}` + "\n\n" +
 		"data: [DONE]\n\n"

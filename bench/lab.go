@@ -28,6 +28,8 @@ type contender struct {
 	ready string // URL that answers 200 once it serves
 	cmd   *exec.Cmd
 	admin string // of penstock: its admin API
+	// patience is how often it is asked whether it serves, ten times a second; 0: 100.
+	patience int
 }
 
 // lab is the set of running processes.
@@ -35,6 +37,7 @@ type lab struct {
 	s          settings
 	engine     *exec.Cmd
 	engineAddr []string
+	more       *exec.Cmd // a thousand engines
 	contenders []*contender
 }
 
@@ -59,18 +62,30 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 }
 
 // contenderOrder is the order in which contenders start, run and are printed.
-var contenderOrder = []string{"direct", reference, "reverseproxy", "rawfloor", "penstock", "penstock-epoll", "penstock-boundary"}
+var contenderOrder = []string{"direct", reference, "haproxy", "envoy", "reverseproxy", "rawfloor", "penstock", "penstock-epoll", "penstock-boundary",
+	"penstock-1000", "sglang-rr", "sglang-ca", "smg-rr", "smg-ca", "vllm-rr", "vllm-ca", "litellm"}
+
+// onlyByName are contenders and works that run only where they are named.
+var onlyByName = map[string]bool{"penstock-1000": true, "streams-9000": true, "streams-10000-h2": true, "crowd-10000-h2": true}
 
 // wanted reports whether a comma-separated list, empty for all, holds name.
 func wanted(list, name string) bool {
-	return list == "" || strings.Contains(","+list+",", ","+name+",")
+	return list == "" && !onlyByName[name] || strings.Contains(","+list+",", ","+name+",")
 }
 
 func (l *lab) startAll(ctx context.Context) error {
 	starts := map[string]func(listen string) (*contender, error){
 		"direct": l.direct, reference: l.startNginx, "reverseproxy": l.startPlain("reverseproxy"),
 		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock("portable"), "penstock-epoll": l.startPenstock("epoll"),
-		"penstock-boundary": l.startBoundary,
+		"penstock-boundary": l.startBoundary, "penstock-1000": l.startThousand,
+	}
+	for _, p := range peers {
+		starts[p.name] = func(listen string) (*contender, error) {
+			if l.s.peers[p.program] == "" {
+				return nil, errAbsent
+			}
+			return p.start(l, p.name, l.s.peers[p.program], listen)
+		}
 	}
 	for _, name := range contenderOrder {
 		if !wanted(l.s.only, name) {
@@ -81,6 +96,9 @@ func (l *lab) startAll(ctx context.Context) error {
 			return err
 		}
 		c, err := starts[name](addrs[0])
+		if errors.Is(err, errAbsent) && l.s.only == "" && l.s.peers == nil && l.isPeer(name) {
+			continue // nobody asked for the peers
+		}
 		if errors.Is(err, errAbsent) {
 			fmt.Fprintf(os.Stderr, "bench: %s: %v, left out\n", name, err)
 			continue
@@ -91,6 +109,11 @@ func (l *lab) startAll(ctx context.Context) error {
 		c.name = name
 		l.contenders = append(l.contenders, c)
 		if err := c.wait(ctx); err != nil {
+			if l.isPeer(c.name) {
+				fmt.Fprintf(os.Stderr, "bench: %s does not serve, left out: %v%s\n", name, err, l.log(name))
+				l.drop(c)
+				continue
+			}
 			return fmt.Errorf("%s does not serve: %w%s", c.name, err, l.log(c.name))
 		}
 	}
@@ -125,6 +148,21 @@ func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
 		cmd, err := l.spawn("penstock-"+streams, "/usr/bin/env", args...)
 		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz", admin: admin[0]}, err
 	}
+}
+
+// startThousand starts penstock serve in front of a thousand replicas.
+func (l *lab) startThousand(listen string) (*contender, error) {
+	addrs, err := freeAddrs(1000)
+	if err != nil {
+		return nil, err
+	}
+	if l.more, err = l.spawn("engines-1000", self(), "role=engine", "-listen", strings.Join(addrs, ",")); err != nil {
+		return nil, err
+	}
+	four := l.engineAddr
+	defer func() { l.engineAddr = four }()
+	l.engineAddr = addrs
+	return l.startPenstock("portable")(listen)
 }
 
 // boundaryConf turns on what the gateway has at its boundary: keys, limits of several
@@ -199,7 +237,7 @@ pid %[1]s/nginx.pid;
 error_log %[1]s/nginx.log warn;
 worker_processes auto;
 worker_rlimit_nofile 20000;
-events { worker_connections 8192; }
+events { worker_connections 19000; }
 http {
   access_log off;
   client_body_temp_path %[1]s/body;
@@ -279,7 +317,7 @@ func (c *contender) wait(ctx context.Context) error {
 		url = "http://" + c.addr + "/health"
 	}
 	var last error
-	for range 100 {
+	for range max(c.patience, 100) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -300,27 +338,43 @@ func (c *contender) wait(ctx context.Context) error {
 
 // stop ends every process that was started.
 func (l *lab) stop() {
-	var all []*exec.Cmd
 	for _, c := range l.contenders {
-		if c.cmd != nil {
-			all = append(all, c.cmd)
+		end(c.cmd)
+	}
+	end(l.engine)
+	end(l.more)
+}
+
+// end stops a process with its children, in 3 s at most; nil is none.
+func end(c *exec.Cmd) {
+	if c == nil || c.Process == nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() { c.Wait(); close(done) }()
+	c.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-done:
+	case <-time.After(3 * time.Second):
+	}
+	syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left behind, too
+	<-done
+}
+
+// isPeer reports whether a contender is somebody else's program.
+func (l *lab) isPeer(name string) bool {
+	for _, p := range peers {
+		if p.name == name {
+			return true
 		}
 	}
-	all = append(all, l.engine)
-	for _, c := range all {
-		if c == nil || c.Process == nil {
-			continue
-		}
-		done := make(chan struct{})
-		go func() { c.Wait(); close(done) }()
-		c.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-done:
-		case <-time.After(3 * time.Second):
-			syscall.Kill(-c.Process.Pid, syscall.SIGKILL)
-			<-done
-		}
-	}
+	return false
+}
+
+// drop ends a contender that does not serve.
+func (l *lab) drop(c *contender) {
+	end(c.cmd)
+	l.contenders = l.contenders[:len(l.contenders)-1]
 }
 
 // freeAddrs returns n loopback addresses whose ports are free now.

@@ -13,6 +13,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -29,6 +30,9 @@ func main() {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "role=") {
 		if err := runRole(strings.TrimPrefix(os.Args[1], "role="), os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
+			if errors.Is(err, errFindings) {
+				os.Exit(3)
+			}
 			os.Exit(1)
 		}
 		return
@@ -51,7 +55,8 @@ type settings struct {
 	works    string
 	nginx    string // path of the binary; "" leaves it out
 	penstock string
-	dir      string // for configurations and logs
+	peers    map[string]string // programs of others by name; nil: none is asked for
+	dir      string            // for configurations and logs
 }
 
 func parse() (settings, error) {
@@ -63,7 +68,14 @@ func parse() (settings, error) {
 	flag.StringVar(&s.works, "works", "", "comma-separated names (default all)")
 	flag.StringVar(&s.nginx, "nginx", "", "path of nginx; without it there is no ratio")
 	flag.StringVar(&s.penstock, "penstock", "bin/penstock", "path of penstock")
+	others := flag.String("peers", "", "other proxies and routers: haproxy=PATH,envoy=PATH,sglang=PYTHON,smg=PATH,vllm-router=PATH,litellm=PATH")
 	flag.Parse()
+	if *others != "" {
+		var err error
+		if s.peers, err = programs(*others); err != nil {
+			return s, err
+		}
+	}
 	if s.format != "table" && s.format != "json" {
 		return s, fmt.Errorf("-format %q is neither table nor json", s.format)
 	}

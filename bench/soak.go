@@ -3,131 +3,152 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"os/signal"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
-
-	"github.com/penstock-project/penstock/bench/proctree"
 )
 
-// soak keeps one penstock under streams and requests and watches what it holds.
+// errFindings ends a run that took place and found something, with exit code 3.
+var errFindings = errors.New("not flat")
+
+// soak keeps penstock under mixed traffic and watches what it holds.
 type soak struct {
-	lab     *lab
-	c       *contender
+	stack   *soakStack
 	streams int
+	pause   time.Duration // between two short requests of a client
 	length  time.Duration
 	out     string
-
-	requests, chunks, failed atomic.Int64
-	first                    atomic.Value // of the failures
-	samples                  []held
+	begin   time.Time
 }
 
-// held is what the process holds at a moment.
-type held struct {
-	at                            time.Duration
-	rss                           float64 // MiB
-	goroutines, descriptors, open float64
-	inFlight                      float64
+// subject is one process under watch, with the traffic that goes through it.
+type subject struct {
+	name    string // the way that streams are carried
+	c       *contender
+	samples []held
+	before  held // idle, before the traffic
+	after   held // idle again, after it
+
+	requests, streams, chunks, left atomic.Int64
+	cut                             atomic.Int64 // streams that ended with an error frame, since their replica was killed
+	failed                          atomic.Int64 // everything that a client may not see
+	first                           atomic.Value // of the failures
 }
 
 func runSoak(args []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	fs := flag.NewFlagSet("soak", flag.ContinueOnError)
 	s := &soak{}
 	penstock := fs.String("penstock", "bin/penstock", "path of penstock")
-	way := fs.String("relay", "epoll", "how streams are carried: epoll or portable")
-	fs.IntVar(&s.streams, "streams", 2000, "streams at a time")
-	fs.DurationVar(&s.length, "for", 3*time.Minute, "how long")
+	ways := fs.String("relay", "portable,epoll", "how streams are carried: portable, epoll or both; each has a process of its own")
+	churn := fs.Duration("churn", 15*time.Second, "time between two changes of the replicas")
+	fs.IntVar(&s.streams, "streams", 1000, "streams at a time, shared by the processes")
+	fs.DurationVar(&s.pause, "pause", 20*time.Millisecond, "pause of each of the 8 clients between two short requests")
+	fs.DurationVar(&s.length, "for", time.Hour, "how long")
 	fs.StringVar(&s.out, "out", "build/soak", "directory of the report")
 	if err := fs.Parse(args); err != nil {
 		return err
-	}
-	name := "penstock"
-	if *way == "epoll" {
-		name = "penstock-epoll"
 	}
 	dir, err := os.MkdirTemp("", "penstock-soak-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	ctx := context.Background()
-	if s.lab, err = newLab(ctx, settings{only: name, penstock: *penstock, dir: dir}); err != nil {
+	if err := os.MkdirAll(s.out, 0o755); err != nil {
 		return err
 	}
-	defer s.lab.stop()
-	if len(s.lab.contenders) == 0 {
-		return errAbsent
+	if s.stack, err = newSoakStack(ctx, *penstock, dir, *ways, *churn); err != nil {
+		return err
 	}
-	s.c = s.lab.contenders[0]
+	defer s.stack.lab.stop()
 	return s.run(ctx)
 }
 
 // run loads, samples and judges.
 func (s *soak) run(ctx context.Context) error {
-	if err := os.MkdirAll(s.out, 0o755); err != nil {
-		return err
+	subjects := s.stack.subjects
+	for _, u := range subjects {
+		if _, err := closed(4, chatRequests())(ctx, u.c.addr, time.Second); err != nil {
+			return err
+		}
+		u.before = u.look(0)
 	}
-	if _, err := closed(4, chatRequests())(ctx, s.c.addr, time.Second); err != nil {
-		return err
-	}
-	begin := time.Now()
-	s.sample(begin)
+	s.begin = time.Now()
 	load, stop := context.WithTimeout(ctx, s.length)
 	defer stop()
 	var wg sync.WaitGroup
-	for range s.streams {
-		wg.Go(func() { s.stream(load) })
+	wg.Go(func() { s.stack.change(load) })
+	for _, u := range subjects {
+		for range s.streams / len(subjects) {
+			wg.Go(func() { s.follow(load, u) })
+		}
+		for range 8 / len(subjects) {
+			wg.Go(func() { s.ask(load, u) })
+		}
+		wg.Go(func() { s.hangUp(load, u) })
 	}
-	for range 8 {
-		wg.Go(func() { s.ask(load) })
+	for every := max(s.length/240, time.Second); load.Err() == nil; {
+		select {
+		case <-load.Done():
+		case <-time.After(every):
+			for _, u := range subjects {
+				u.samples = append(u.samples, u.look(time.Since(s.begin)))
+			}
+		}
 	}
-	for every := max(s.length/60, time.Second); load.Err() == nil; {
-		time.Sleep(every)
-		s.sample(begin)
-	}
+	took := time.Since(s.begin)
 	wg.Wait()
-	time.Sleep(time.Second)
-	s.sample(begin)
-	return s.report()
+	s.stack.settle()
+	for _, u := range subjects {
+		for range 100 { // a ledger has 10 s to come down
+			if u.after = u.look(time.Since(s.begin)); u.after.inFlight == 0 && u.after.ledger == 0 {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	return s.report(took)
 }
 
-// stream opens one event stream after the other.
-func (s *soak) stream(ctx context.Context) {
-	time.Sleep(time.Duration(rand.Int64N(int64(2 * time.Second))))
+// follow opens one event stream after the other, two over each connection.
+func (s *soak) follow(ctx context.Context, u *subject) {
+	wait(ctx, time.Duration(rand.Int64N(int64(2*time.Second))))
 	for ctx.Err() == nil {
-		left := int(s.length / (500 * time.Millisecond))
-		n := 10 + rand.IntN(max(left/3, 10))
-		body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":500,"messages":[{"role":"user","content":"%s"}]}`,
-			n, prose(nil, sequence.Add(1), 200))
-		p, err := dial(s.c.addr)
+		p, err := dial(u.c.addr)
 		if err == nil {
 			p.SetDeadline(time.Time{})
-			err = s.follow(ctx, p, body)
+			err = s.twoStreams(ctx, u, p)
 			p.Close()
 		}
 		if err != nil && ctx.Err() == nil {
-			s.fail(err)
+			u.fail(err)
 		}
 	}
 }
 
-// follow reads two streams over one connection, or leaves in the middle of one.
-func (s *soak) follow(ctx context.Context, p *peer, body []byte) error {
+// twoStreams reads two streams of 10 s on average over one connection. Every fifth
+// stream is left in its middle.
+func (s *soak) twoStreams(ctx context.Context, u *subject, p *peer) error {
 	leave := context.AfterFunc(ctx, func() { p.SetDeadline(time.Unix(1, 0)) })
 	defer leave()
 	for range 2 {
+		n := 4 + rand.IntN(33)
+		stay := n
+		if rand.IntN(5) == 0 {
+			stay = rand.IntN(n)
+		}
+		body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":500,"messages":[{"role":"user","content":"%s"}]}`,
+			n, prose(nil, sequence.Add(1), 200))
 		if _, err := p.Write(post(nil, body)); err != nil {
 			return err
 		}
@@ -135,120 +156,83 @@ func (s *soak) follow(ctx context.Context, p *peer, body []byte) error {
 		if err != nil {
 			return unexpected(err)
 		}
-		p.skip(len(m.raw))
-		if err := p.body(m, func([]byte) { s.chunks.Add(1) }); err != nil {
-			return err
+		if !bytes.HasPrefix(m.raw, []byte("HTTP/1.1 200")) {
+			return fmt.Errorf("a stream was answered with %.20q", m.raw)
 		}
-		if rand.IntN(4) == 0 {
-			return nil // some connections end here, some in silence between streams
+		p.skip(len(m.raw))
+		var seen sample
+		found, broken := stamps{s: &seen}, false
+		err = p.body(m, func(b []byte) {
+			found.feed(b)
+			broken = broken || bytes.Contains(b, []byte(`"error"`))
+			if seen.n >= stay && stay < n {
+				p.SetDeadline(time.Unix(1, 0)) // the next read fails: the client leaves
+			}
+		})
+		u.chunks.Add(int64(seen.n))
+		switch {
+		case seen.n >= stay && stay < n && err != nil:
+			u.left.Add(1)
+			return nil
+		case err != nil:
+			return err
+		case broken:
+			u.cut.Add(1)
+		case seen.n != n:
+			return fmt.Errorf("a stream ended whole with %d of %d chunks", seen.n, n)
+		default:
+			u.streams.Add(1)
 		}
 	}
 	return nil
 }
 
 // ask sends short requests.
-func (s *soak) ask(ctx context.Context) {
-	p, err := dial(s.c.addr)
-	if err != nil {
-		s.fail(err)
-		return
-	}
-	defer p.Close()
-	p.SetDeadline(time.Time{})
+func (s *soak) ask(ctx context.Context, u *subject) {
 	make := chatRequests()
 	for ctx.Err() == nil {
-		if err := exchangeOne(p, make(nil, sequence.Add(1))); err != nil {
-			s.fail(err)
-			return
-		}
-		s.requests.Add(1)
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func (s *soak) fail(err error) {
-	s.failed.Add(1)
-	s.first.CompareAndSwap(nil, err.Error())
-}
-
-// sample notes what the process holds.
-func (s *soak) sample(begin time.Time) {
-	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.c.pid))
-	h := held{at: time.Since(begin), rss: proctree.ResidentMB(s.c.pid), descriptors: float64(len(fds))}
-	if res, err := http.Get("http://" + s.c.admin + "/metrics"); err == nil {
-		lines := bufio.NewScanner(res.Body)
-		for lines.Scan() {
-			name, value, _ := strings.Cut(lines.Text(), " ")
-			v, _ := strconv.ParseFloat(value, 64)
-			switch {
-			case name == "go_goroutines":
-				h.goroutines = v
-			case name == "penstock_gateway_in_flight":
-				h.inFlight = v
-			case strings.HasPrefix(name, "penstock_gateway_upstream_connections{"):
-				h.open += v
+		p, err := dial(u.c.addr)
+		for err == nil && ctx.Err() == nil {
+			p.SetDeadline(time.Now().Add(time.Minute))
+			if err = exchangeOne(p, make(nil, sequence.Add(1))); err == nil {
+				u.requests.Add(1)
+				wait(ctx, s.pause)
 			}
 		}
-		io.Copy(io.Discard, res.Body)
-		res.Body.Close()
-	}
-	s.samples = append(s.samples, h)
-}
-
-// report writes the samples and says whether they are flat.
-func (s *soak) report() error {
-	var tsv strings.Builder
-	tsv.WriteString("seconds\trss_mb\tgoroutines\tdescriptors\tupstream\tin_flight\n")
-	for _, h := range s.samples {
-		fmt.Fprintf(&tsv, "%.0f\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\n", h.at.Seconds(), h.rss, h.goroutines, h.descriptors, h.open, h.inFlight)
-	}
-	if err := os.WriteFile(filepath.Join(s.out, "samples.tsv"), []byte(tsv.String()), 0o644); err != nil {
-		return err
-	}
-	before, end := s.samples[0], s.samples[len(s.samples)-1]
-	run := s.samples[1 : len(s.samples)-1]
-	third := max(len(run)/3, 1)
-	early, late := peak(run[third/2:third/2+third]), peak(run[len(run)-third:])
-	text := fmt.Sprintf("%d streams for %v: %d chunks, %d requests, %d failed\n", s.streams, s.length, s.chunks.Load(), s.requests.Load(), s.failed.Load()) +
-		fmt.Sprintf("memory %.0f MiB before, %.0f early, %.0f late: %.1f KiB a stream\n", before.rss, early.rss, late.rss, (late.rss-before.rss)*1024/float64(s.streams)) +
-		fmt.Sprintf("goroutines %.0f before, %.0f early, %.0f late, %.0f after\n", before.goroutines, early.goroutines, late.goroutines, end.goroutines) +
-		fmt.Sprintf("descriptors %.0f before, %.0f early, %.0f late, %.0f after\n", before.descriptors, early.descriptors, late.descriptors, end.descriptors) +
-		fmt.Sprintf("in flight after: %.0f\n", end.inFlight)
-	var faults []string
-	for _, f := range []struct {
-		name        string
-		early, late float64
-	}{{"memory", early.rss, late.rss}, {"goroutines", early.goroutines, late.goroutines}, {"descriptors", early.descriptors, late.descriptors}} {
-		if f.late > f.early*1.15+20 {
-			faults = append(faults, f.name+" grew")
+		if p != nil {
+			p.Close()
+		}
+		if err != nil {
+			u.fail(err)
+			wait(ctx, s.pause)
 		}
 	}
-	if end.inFlight > 0 {
-		faults = append(faults, "requests are left in flight")
-	}
-	if n := s.failed.Load(); n > 0 {
-		faults = append(faults, fmt.Sprintf("%d requests failed, the first: %v", n, s.first.Load()))
-	}
-	if faults != nil {
-		text += "NOT FLAT: " + strings.Join(faults, "; ") + "\n"
-	} else {
-		text += "flat\n"
-	}
-	fmt.Print(text)
-	if err := os.WriteFile(filepath.Join(s.out, "report.txt"), []byte(text), 0o644); err != nil {
-		return err
-	}
-	if faults != nil {
-		return fmt.Errorf("soak: %s", strings.Join(faults, "; "))
-	}
-	return nil
 }
 
-// peak is the most of each figure.
-func peak(all []held) held {
-	var p held
-	for _, h := range all {
-		p.rss, p.goroutines, p.descriptors = max(p.rss, h.rss), max(p.goroutines, h.goroutines), max(p.descriptors, h.descriptors)
+// hangUp leaves before the first byte: 500 ms pass before the engine's first chunk.
+func (s *soak) hangUp(ctx context.Context, u *subject) {
+	for ctx.Err() == nil {
+		if p, err := dial(u.c.addr); err != nil {
+			u.fail(err)
+		} else {
+			p.Write(post(nil, []byte(`{"model":"bench","stream":true,"max_tokens":9,"gap_ms":500,"messages":[{"role":"user","content":"hello"}]}`)))
+			wait(ctx, time.Duration(rand.Int64N(int64(300*time.Millisecond))))
+			p.Close()
+			u.left.Add(1)
+		}
+		wait(ctx, 200*time.Millisecond)
 	}
-	return p
+}
+
+func (u *subject) fail(err error) {
+	u.failed.Add(1)
+	u.first.CompareAndSwap(nil, err.Error())
+}
+
+// wait sleeps, or returns earlier when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

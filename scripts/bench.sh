@@ -1,42 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs the comparison of bench/ against bin/penstock, which `make bench` has built.
-#   QUICK=1       short cells, under a minute
+#   QUICK=1       short cells, under a minute, and of the others only nginx
+#   PEERS=...     which others, of: haproxy envoy sglang smg vllm-router litellm (default
+#                 all; 1.3 GB under the cache; empty for none)
 #   FORMAT=json   schema penstock/bench/v1 instead of a table
 #   ARGS=...      more flags, see `go run ./bench -h`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PENSTOCK_CACHE=${PENSTOCK_CACHE:-$HOME/.cache/penstock}
 
-# find_nginx prints the path of an nginx. Where none is installed Debian's package is
-# unpacked into the cache: nothing is installed and no service is started.
-find_nginx() {
-  local dir=$PENSTOCK_CACHE/nginx
-  if command -v nginx >/dev/null 2>&1; then
-    command -v nginx
-    return
-  fi
-  if [ ! -x "$dir/usr/sbin/nginx" ]; then
-    command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1 || return 0
-    rm -rf "$dir" "$dir.new"
-    mkdir -p "$dir.new"
-    (
-      cd "$dir.new"
-      apt-get download -q nginx >&2 || { apt-get update -q >&2 && apt-get download -q nginx >&2; } || exit 0
-      dpkg-deb -x nginx_*.deb . && rm nginx_*.deb
-    ) 2>/dev/null
-    mv "$dir.new" "$dir"
-  fi
-  # Its libraries are those of the base system; where one is missing it does not run.
-  if "$dir/usr/sbin/nginx" -v >/dev/null 2>&1; then
-    printf '%s\n' "$dir/usr/sbin/nginx"
-  fi
-}
+. scripts/lib.sh
+. scripts/peers.sh
 
 mkdir -p build
 ${GO:-go} build -trimpath -o build/bench ./bench
-flags=(-format "${FORMAT:-table}" -penstock bin/penstock -nginx "$(find_nginx)")
-[ -z "${QUICK:-}" ] || flags+=(-quick)
+flags=(-format "${FORMAT:-table}" -penstock bin/penstock -nginx "$(peer_nginx)")
+if [ -n "${QUICK:-}" ]; then
+  flags+=(-quick)
+  PEERS=${PEERS-}
+fi
+others=
+for peer in ${PEERS-haproxy envoy sglang smg vllm-router litellm}; do
+  others+=$peer=$("peer_${peer%-router}"),
+done
+[ -z "$others" ] || flags+=(-peers "$others")
 # shellcheck disable=SC2086 # ARGS is a list of flags
 build/bench "${flags[@]}" ${ARGS:-}
 

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The soak in its short form: three minutes of streams, short requests, clients that
+# leave and replicas that come and go, over both ways to carry streams. Nothing may
+# grow, no request may fail, and the ledger is 0 at the end.
+set -euo pipefail
+if [ "$(uname)" != Linux ]; then
+  echo "LAYER: needs Linux, whose /proc tells what a process holds"
+  exit 77
+fi
+make -s build
+FOR=${SOAK_FOR:-3m} STREAMS=400 OUT=build/soak-short scripts/soak.sh
+echo "LAYER: $(grep -c ' flat$' build/soak-short/report.txt) series flat, plotted into build/soak-short/soak.html"
