@@ -46,6 +46,13 @@ func runCheck(c *cobra.Command, e *Env, f *checkFlags, out string) error {
 	p.connect()
 	for i := range cfg.Pools {
 		pool := &cfg.Pools[i]
+		if len(pool.Replicas.Process.Command) > 0 {
+			p.rep.add("engines", pool.Name, checkSkip, "penstock serve starts its replicas itself", "")
+			if f.production {
+				p.failureMode(c.Context(), pool)
+			}
+			continue
+		}
 		snap := p.look(c.Context(), pool)
 		if f.production {
 			p.produce(c.Context(), pool, snap)
