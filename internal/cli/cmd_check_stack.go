@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -71,8 +72,8 @@ that Penstock may own and what it leaves alone. It changes nothing.`,
 			fmt.Fprintln(e.Stdout, "no model servers found")
 		}
 		for _, w := range rep.Workloads {
-			fmt.Fprintf(e.Stdout, "%s, %s\n", w.Target, or(w.Engine, "unknown engine"))
-			for _, l := range [][2]string{{"run by", w.RunBy}, {"picks", or(strings.Join(w.Picks, ", "), "nobody")}, {"scales", or(strings.Join(w.Scales, ", "), "nobody")},
+			fmt.Fprintf(e.Stdout, "%s, %s\n", w.Target, cmp.Or(w.Engine, "unknown engine"))
+			for _, l := range [][2]string{{"run by", w.RunBy}, {"picks", cmp.Or(strings.Join(w.Picks, ", "), "nobody")}, {"scales", cmp.Or(strings.Join(w.Scales, ", "), "nobody")},
 				{"Penstock may pick", w.Picking}, {"Penstock may scale", w.Scaling}} {
 				fmt.Fprintf(e.Stdout, "  %-19s %s\n", l[0]+":", l[1])
 			}
@@ -85,13 +86,6 @@ that Penstock may own and what it leaves alone. It changes nothing.`,
 func orNone(s []string) []string {
 	if s == nil {
 		return []string{}
-	}
-	return s
-}
-
-func or(s, other string) string {
-	if s == "" {
-		return other
 	}
 	return s
 }
