@@ -23,6 +23,7 @@ import (
 	"github.com/penstock-project/penstock/internal/kedascaler"
 	"github.com/penstock-project/penstock/internal/kube"
 	"github.com/penstock-project/penstock/internal/metricsapi"
+	"github.com/penstock-project/penstock/internal/observe"
 )
 
 // clusterScaling is what a server does about replicas in a cluster: hands that move
@@ -111,26 +112,31 @@ type podDrain struct {
 	pool string
 }
 
-func (d *podDrain) each(pod string, do func(id string)) {
+func (d *podDrain) each(pod string, do func(o *observe.Observer, id string)) {
 	_, o := d.s.Pool(d.pool)
-	if o == nil || o.Snapshot() == nil {
+	if o == nil {
 		return
 	}
-	for i := range o.Snapshot().Endpoints {
-		if id := o.Snapshot().Endpoints[i].ID; id == pod || strings.HasPrefix(id, pod+"#") {
-			do(id)
+	snap := o.Snapshot() // one for all: the next may have fewer endpoints
+	if snap == nil {
+		return
+	}
+	for i := range snap.Endpoints {
+		if id := snap.Endpoints[i].ID; ofPod(id, pod) {
+			do(o, id)
 		}
 	}
 }
 
+// ofPod reports whether an endpoint is one of a pod's.
+func ofPod(id, pod string) bool { return id == pod || strings.HasPrefix(id, pod+"#") }
+
 func (d *podDrain) Drain(pod string) {
-	_, o := d.s.Pool(d.pool)
-	d.each(pod, func(id string) { _ = o.Drain(id, "the pool scales down") }) // gone is as good
+	d.each(pod, func(o *observe.Observer, id string) { _ = o.Drain(id, "the pool scales down") }) // gone is as good
 }
 
 func (d *podDrain) Undrain(pod string) {
-	_, o := d.s.Pool(d.pool)
-	d.each(pod, func(id string) { _ = o.Undrain(id) })
+	d.each(pod, func(o *observe.Observer, id string) { _ = o.Undrain(id) })
 }
 
 // Busy counts what other routers told of, too.
@@ -141,7 +147,7 @@ func (d *podDrain) Busy(pod string) int {
 	}
 	n := 0
 	for _, e := range f.Stats().Endpoints {
-		if e.Endpoint == pod || strings.HasPrefix(e.Endpoint, pod+"#") {
+		if ofPod(e.Endpoint, pod) {
 			n += e.InFlight + e.PeerInFlight
 		}
 	}
