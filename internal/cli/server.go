@@ -62,7 +62,8 @@ type serverOptions struct {
 
 // livePool is one pool that runs.
 type livePool struct {
-	cfg      config.Pool // changes on reload; guarded by server.mu
+	name     string
+	cfg      config.Pool // changes on reload; guarded by server.mu once the server runs
 	source   string
 	flow     *flow.Flow
 	observer *observe.Observer
@@ -105,9 +106,10 @@ type server struct {
 	tls                *tls.Config        // of the gateway and the endpoint picker; nil: plain
 	stopping           atomic.Bool
 
+	pools []*livePool // the same from buildServer on
+
 	mu    sync.Mutex
 	cfg   *config.Config // what runs
-	pools []*livePool
 	state console.ConfigState
 	kube  *kube.Cluster // nil while no pool is found through Kubernetes
 
@@ -262,7 +264,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	lp := &livePool{cfg: p}
+	lp := &livePool{name: p.Name, cfg: p}
 	src, err := s.source(&p, lp)
 	if err != nil {
 		return err
@@ -385,7 +387,7 @@ func (s *server) consolePools() []console.Pool {
 	out := make([]console.Pool, len(s.pools))
 	for i, p := range s.pools {
 		out[i] = console.Pool{
-			Name: p.cfg.Name, Models: modelNames(&p.cfg), Adapters: adapterNames(&p.cfg), Source: p.source,
+			Name: p.name, Models: modelNames(&p.cfg), Adapters: adapterNames(&p.cfg), Source: p.source,
 			Flow: p.flow, Observer: p.observer, KV: p.kvStates, Control: s.control(p),
 		}
 	}
@@ -397,8 +399,6 @@ func (s *server) Ready() error {
 	if s.stopping.Load() {
 		return errors.New("the server is shutting down")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, p := range s.pools {
 		if snap := p.observer.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 || s.wakes(p) {
 			return nil
@@ -445,14 +445,20 @@ func (s *server) AdminURL() string {
 
 // Pool returns the flow and the observer of a pool, nil where there is none.
 func (s *server) Pool(name string) (*flow.Flow, *observe.Observer) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pools {
-		if p.cfg.Name == name {
-			return p.flow, p.observer
-		}
+	if p := s.pool(name); p != nil {
+		return p.flow, p.observer
 	}
 	return nil, nil
+}
+
+// pool finds a pool by its name; nil where there is none.
+func (s *server) pool(name string) *livePool {
+	for _, p := range s.pools {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
 }
 
 // Run serves until ctx ends, then drains: it says that it is not ready, waits for

@@ -61,7 +61,7 @@ func (s *server) objectOf(f *diagnose.Finding) corev1.ObjectReference {
 	kind, rest, _ := strings.Cut(f.Object, " ")
 	pool, id, _ := strings.Cut(rest, "/")
 	for _, p := range s.pools {
-		if p.cfg.Name != pool || kind != "pool" && kind != "replica" {
+		if p.name != pool || kind != "pool" && kind != "replica" {
 			continue
 		}
 		r := &p.cfg.Replicas

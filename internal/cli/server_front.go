@@ -94,8 +94,8 @@ func relayOptions(c config.Relay, trust *tls.Config) relay.Options {
 func catalogue(live []*livePool, cfg []config.Pool, whole *config.Config) (*gateway.Catalogue, error) {
 	var pools []gateway.Pool
 	for i, p := range live {
-		gp := gateway.Pool{Name: p.cfg.Name, Flow: p.flow, Authorization: p.auth, Heartbeat: cfg[i].Route.Heartbeat,
-			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.cfg.Name), Messages: messagesOf(p.cfg.Engine.Messages)}
+		gp := gateway.Pool{Name: p.name, Flow: p.flow, Authorization: p.auth, Heartbeat: cfg[i].Route.Heartbeat,
+			Fallback: cfg[i].Fallback, FallbackWait: cfg[i].FallbackWait, Spare: whole.Spare(p.name), Messages: messagesOf(p.cfg.Engine.Messages)}
 		for _, m := range cfg[i].Models {
 			gp.Models = append(gp.Models, gateway.Model{Name: m.Name, Aliases: m.Aliases, Adapters: m.Adapters, Tenants: m.Tenants})
 		}

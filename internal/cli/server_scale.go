@@ -58,7 +58,7 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 		return nil, err
 	}
 	o := flow.ScalerOptions{
-		Pool: lp.cfg.Name, Flow: lp.flow, Profile: profile, Models: append(modelNames(&lp.cfg), adapterNames(&lp.cfg)...),
+		Pool: lp.name, Flow: lp.flow, Profile: profile, Models: append(modelNames(&lp.cfg), adapterNames(&lp.cfg)...),
 		SLO:    engine.SLO{TTFT: lp.cfg.SLO.TTFT.Seconds(), ITL: lp.cfg.SLO.ITL.Seconds()},
 		Policy: scalePolicy(&lp.cfg, &profile), Mode: s.scaleMode(s.o.Config, i, lp), Hold: holdOf(&lp.cfg), Clock: s.clock, Log: s.log,
 		Tick: s.scaleTick, Accelerators: s.accelerators,
@@ -68,9 +68,9 @@ func (s *server) newScaler(i int, lp *livePool) (*flow.Scaler, error) {
 	}
 	if lp.procs != nil {
 		o.Hand = lp.procs
-	} else if h := s.cluster.Hand(lp.cfg.Name); h != nil {
+	} else if h := s.cluster.Hand(lp.name); h != nil {
 		o.Hand = h
-		o.Policy.Starts = s.cluster.starts(lp.cfg.Name)
+		o.Policy.Starts = s.cluster.starts(lp.name)
 	}
 	s.keepOverride(&o)
 	return flow.NewScaler(o), nil
@@ -139,7 +139,7 @@ func (s *server) reloadScale(next *config.Config, i int, lp *livePool) {
 	p := scalePolicy(&lp.cfg, &profile)
 	p.Tuning = s.o.ScaleTuning
 	for k := range next.Pools {
-		if next.Pools[k].Name == lp.cfg.Name {
+		if next.Pools[k].Name == lp.name {
 			i = k
 		}
 	}
@@ -232,20 +232,14 @@ func analyseStart(log []byte) procs.Start {
 
 // scalerOf finds the loop of a pool.
 func (s *server) scalerOf(pool string) *flow.Scaler {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.pools {
-		if p.cfg.Name == pool {
-			return p.scaler
-		}
+	if p := s.pool(pool); p != nil {
+		return p.scaler
 	}
 	return nil
 }
 
 // scalers lists the loops in the order of the configuration.
 func (s *server) scalers() []*flow.Scaler {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var out []*flow.Scaler
 	for _, p := range s.pools {
 		if p.scaler != nil {

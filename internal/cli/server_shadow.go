@@ -22,7 +22,7 @@ func (s *server) keepPool(lp *livePool, o *dispatch.Options, seed uint64) error 
 	}
 	if name := lp.cfg.Route.Shadow; name != "" {
 		if err := lp.flow.SetShadow(name); err != nil {
-			return usagef("", "pool %s: route.shadow: %v", lp.cfg.Name, err)
+			return usagef("", "pool %s: route.shadow: %v", lp.name, err)
 		}
 	}
 	return s.keepIndex(lp)
@@ -42,9 +42,9 @@ func (s *server) openTape(lp *livePool, o *dispatch.Options, seed uint64) error 
 	}
 	pruneTapes(j.Dir, j.MaxAge)
 	now := s.clock()
-	file := filepath.Join(j.Dir, fmt.Sprintf("events-%s-%s-%s%s", now.Wall().UTC().Format("20060102T150405.000"), s.router, lp.cfg.Name, journal.TapeSuffix))
+	file := filepath.Join(j.Dir, fmt.Sprintf("events-%s-%s-%s%s", now.Wall().UTC().Format("20060102T150405.000"), s.router, lp.name, journal.TapeSuffix))
 	t, err := journal.NewTape(file, int64(j.MaxBytes), journal.TapeHeader{
-		Version: buildVersion().Version, Router: s.router, Pool: lp.cfg.Name, Started: now, Policy: o.Policy.Name(), Seed: seed,
+		Version: buildVersion().Version, Router: s.router, Pool: lp.name, Started: now, Policy: o.Policy.Name(), Seed: seed,
 		Profile: o.Profile, Fixed: o.Fixed, Queue: o.Queue, MaxHold: o.MaxHold, HoldFor: o.HoldFor, Share: o.Share,
 		Events: o.Events, Index: o.IndexBytes, Block: o.BlockBytes, Weights: o.Weights,
 	})
@@ -65,13 +65,13 @@ func (s *server) followTape(ctx context.Context, lp *livePool, t *journal.Tape) 
 		select {
 		case <-ctx.Done():
 			if err := t.Close(); err != nil {
-				s.log.Warn("the tape of events", "pool", lp.cfg.Name, "error", err)
+				s.log.Warn("the tape of events", "pool", lp.name, "error", err)
 			}
 			return
 		case <-tick.C:
 			if n, why := t.Stats(); why != "" && !said {
 				said = true
-				s.log.Warn("the tape of events ends here", "pool", lp.cfg.Name, "bytes", n, "reason", why)
+				s.log.Warn("the tape of events ends here", "pool", lp.name, "bytes", n, "reason", why)
 			}
 		}
 	}

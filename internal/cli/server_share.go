@@ -127,7 +127,7 @@ func keptKey(path string, fresh []byte) (uint64, error) {
 // sharePool lets a pool tell other routers.
 func (s *server) sharePool(lp *livePool) {
 	if s.exchange != nil {
-		lp.flow.SetSink(s.exchange.Add(lp.cfg.Name, lp.flow))
+		lp.flow.SetSink(s.exchange.Add(lp.name, lp.flow))
 	}
 }
 
@@ -153,7 +153,7 @@ func (s *server) peersStatus() *console.PeersStatus {
 			ps.AgeMS = &ms
 		}
 		if p.Heard {
-			for _, lp := range s.livePools() {
+			for _, lp := range s.pools {
 				l := lp.flow.Peer(p.Number)
 				ps.InFlight, ps.Held, ps.Unknown = ps.InFlight+l.InFlight, ps.Held+l.Held, ps.Unknown+l.Unknown
 			}
@@ -177,10 +177,4 @@ func (s *server) hears(leader string) bool {
 		}
 	}
 	return false
-}
-
-func (s *server) livePools() []*livePool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]*livePool(nil), s.pools...)
 }

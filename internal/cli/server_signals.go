@@ -264,11 +264,9 @@ func (g *signals) setPerReplica(pool string, work float64) {
 func (g *signals) config(pool string) *config.Pool {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
-	for _, p := range g.s.pools {
-		if p.cfg.Name == pool {
-			c := p.cfg
-			return &c
-		}
+	if p := g.s.pool(pool); p != nil {
+		c := p.cfg
+		return &c
 	}
 	return nil
 }

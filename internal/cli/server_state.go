@@ -51,7 +51,7 @@ func (s *server) keepIndex(lp *livePool) error {
 		return failf("name another directory with --state-dir, or none", "%v", err)
 	}
 	k := &keeper{
-		file:  filepath.Join(dir, "index-"+lp.cfg.Name+".bin"),
+		file:  filepath.Join(dir, "index-"+lp.name+".bin"),
 		check: xxh3.HashSeed([]byte("index"), s.hashKey), until: time.Now().Add(warmFor),
 	}
 	var err error
@@ -60,7 +60,7 @@ func (s *server) keepIndex(lp *livePool) error {
 	}
 	if len(k.data) > 0 {
 		if err := lp.flow.CheckIndex(k.data, k.check); err != nil {
-			s.log.Warn("the saved prefix index is of no use", "pool", lp.cfg.Name, "file", k.file, "error", err)
+			s.log.Warn("the saved prefix index is of no use", "pool", lp.name, "file", k.file, "error", err)
 			k.data = nil
 		}
 	}
@@ -100,10 +100,10 @@ func (s *server) saveIndex(lp *livePool) {
 		return // nothing is known yet: what the last process knew is worth more
 	}
 	if err := wholefile.Write(k.file, data, 0o600); err != nil {
-		s.log.Warn("the prefix index was not saved", "pool", lp.cfg.Name, "error", err)
+		s.log.Warn("the prefix index was not saved", "pool", lp.name, "error", err)
 		return
 	}
-	s.log.Debug("prefix index saved", "pool", lp.cfg.Name, "bytes", len(data), "held_lock", took.String())
+	s.log.Debug("prefix index saved", "pool", lp.name, "bytes", len(data), "held_lock", took.String())
 }
 
 // warm loads what the last process saved for the replicas of a snapshot whose process
@@ -128,11 +128,11 @@ func (s *server) warm(lp *livePool, snap *fleet.Snapshot) {
 	if known != k.known {
 		k.known = known
 		if err := lp.flow.Warm(k.data, k.check); err != nil {
-			s.log.Warn("the saved prefix index is of no use", "pool", lp.cfg.Name, "error", err)
+			s.log.Warn("the saved prefix index is of no use", "pool", lp.name, "error", err)
 			k.data = nil
 			return
 		}
-		s.log.Info("prefix index loaded", "pool", lp.cfg.Name, "bytes", len(k.data), "replicas", len(names))
+		s.log.Info("prefix index loaded", "pool", lp.name, "bytes", len(k.data), "replicas", len(names))
 	}
 	if time.Now().After(k.until) || len(names) == len(snap.Endpoints) {
 		k.data = nil

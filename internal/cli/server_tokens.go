@@ -19,6 +19,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/flow"
 	"github.com/penstock-project/penstock/internal/observe"
 )
 
@@ -37,6 +38,7 @@ const (
 type tokenizers struct {
 	s      *server
 	client *http.Client
+	pools  map[*flow.Flow]*livePool // that go by token ids
 
 	asked, known, failed atomic.Uint64
 	spent                atomic.Int64 // nanoseconds in questions
@@ -56,12 +58,16 @@ type tokenized struct {
 
 // newTokenizers returns the tokenizers of a server; nil where no pool asks for them.
 func newTokenizers(s *server) entry.Tokenizer {
+	pools := map[*flow.Flow]*livePool{}
 	for _, p := range s.pools {
 		if p.cfg.Engine.Tokens == "exact" {
-			return &tokenizers{s: s, client: &http.Client{Timeout: tokenizeFor}, seen: map[uint64]tokenized{}}
+			pools[p.flow] = p
 		}
 	}
-	return nil
+	if len(pools) == 0 {
+		return nil
+	}
+	return &tokenizers{s: s, client: &http.Client{Timeout: tokenizeFor}, pools: pools, seen: map[uint64]tokenized{}}
 }
 
 // Keys implements entry.Tokenizer.
@@ -107,22 +113,14 @@ func (t *tokenizers) Keys(seed uint64, p *entry.Place, surface fleet.Surface, bo
 	return x.keys, x.block, x.tokens, true
 }
 
-// pool returns the pool of a model where it goes by token ids.
+// pool returns the pool of a model, as the gateway finds it, where it goes by token
+// ids; nil otherwise.
 func (t *tokenizers) pool(model string) *livePool {
-	for _, p := range t.s.livePools() {
-		if p.cfg.Engine.Tokens != "exact" {
-			continue
-		}
-		if len(p.cfg.Models) == 0 {
-			return p
-		}
-		for i := range p.cfg.Models {
-			if p.cfg.Models[i].Name == model {
-				return p
-			}
-		}
+	to, ok := t.s.front.cat.Load().Resolve(model)
+	if !ok {
+		return nil
 	}
-	return nil
+	return t.pools[to.Pool]
 }
 
 // replica returns a replica to ask, in turn, and the tokens in a block of its cache.
@@ -190,7 +188,7 @@ func (t *tokenizers) fail(lp *livePool, took time.Duration, err error) {
 	t.mu.Unlock()
 	if say {
 		t.s.log.Warn("token ids cannot be had: prompts go by their text, KV events of single blocks mean nothing",
-			"pool", lp.cfg.Name, "error", err, "cost", took.String(), "again_in", tokenRest.String())
+			"pool", lp.name, "error", err, "cost", took.String(), "again_in", tokenRest.String())
 	}
 }
 
