@@ -87,7 +87,7 @@ func FitHalf(start Profile, rows []Row) (Fitted, Held, error) {
 	if err != nil {
 		return Fitted{}, Held{}, err
 	}
-	return f, b.held(f.Profile), nil
+	return f, b.predict(f.Profile), nil
 }
 
 // Judge plays rows on a replica of p as it is and says how far it is off.
@@ -100,15 +100,10 @@ func Judge(p Profile, rows []Row) (Held, error) {
 	if all.scored() == 0 {
 		return Held{}, errors.New("no row ends before the next one arrives; rows of several replicas?")
 	}
-	if need := longest(all.rows); p.Blocks()*p.BlockTokens < need {
-		return Held{}, fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", p.Name, p.KVTokens, need)
+	if err := all.fits(&p); err != nil {
+		return Held{}, err
 	}
-	return all.held(p), nil
-}
-
-func (f *runs) held(p Profile) Held {
-	g := f.predict(p)
-	return Held{Rows: f.scored(), E2EError: g.e2e, E2EMean: g.e2eMean, TTFTError: g.ttft, TTFTEach: g.ttftEach}
+	return all.predict(p), nil
 }
 
 // newRuns takes the first fitRows of rows in the order of arrival.
@@ -123,14 +118,14 @@ func (f *runs) fit(start Profile) (Fitted, error) {
 	if n := f.scored(); n < FitLeast {
 		return Fitted{}, fmt.Errorf("of the first %d rows only %d end before the next one arrives; rows of several replicas?", fitRows, n)
 	}
-	if need := longest(f.rows); start.Blocks()*start.BlockTokens < need {
-		return Fitted{}, fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", start.Name, start.KVTokens, need)
+	if err := f.fits(&start); err != nil {
+		return Fitted{}, err
 	}
 	loss := func(x [5]float64) float64 {
 		p := start
 		setCoefficients(&p, x)
 		g := f.predict(p)
-		return g.e2e + 0.05*math.Abs(g.ttft)
+		return g.E2EError + 0.05*math.Abs(g.TTFTError)
 	}
 	x := descend(f.resolve(start, loss), loss)
 	// There are several valleys; the profile to start from may lie in a better one.
@@ -140,12 +135,12 @@ func (f *runs) fit(start Profile) (Fitted, error) {
 	out := Fitted{Profile: start, Rows: f.scored()}
 	setCoefficients(&out.Profile, x)
 	g := f.predict(out.Profile)
-	out.E2EError, out.TTFTError = g.e2e, g.ttft
+	out.E2EError, out.TTFTError = g.E2EError, g.TTFTError
 	for i := range x {
 		y, p := x, start
 		y[i] *= 1.25
 		setCoefficients(&p, y)
-		out.Weight[i] = f.predict(p).e2e - out.E2EError
+		out.Weight[i] = f.predict(p).E2EError - out.E2EError
 	}
 	return out, nil
 }
@@ -199,12 +194,16 @@ func checkRows(rows []Row) ([]Row, error) {
 	return rows, nil
 }
 
-func longest(rows []Row) int {
-	n := 0
-	for _, r := range rows {
-		n = max(n, r.Prompt+r.Output)
+// fits reports a row that is too long for the KV cache of p.
+func (f *runs) fits(p *Profile) error {
+	need := 0
+	for _, r := range f.rows {
+		need = max(need, r.Prompt+r.Output)
 	}
-	return n
+	if p.Blocks()*p.BlockTokens < need {
+		return fmt.Errorf("profile %q has %d KV tokens, a measured request needs %d", p.Name, p.KVTokens, need)
+	}
+	return nil
 }
 
 func coefficients(p *Profile) [5]float64 {
@@ -429,11 +428,8 @@ func leastSquares(eqs [][6]float64, use [5]bool) [5]float64 {
 	return x
 }
 
-// gap is how far predictions are from what was measured; see Held.
-type gap struct{ e2e, e2eMean, ttft, ttftEach float64 }
-
 // predict plays the rows on a replica of p and returns the errors of those that count.
-func (f *runs) predict(p Profile) gap {
+func (f *runs) predict(p Profile) Held {
 	rows := f.rows
 	var e2e, ttft, scored, started float64
 	c := NewCore(p, CoreOptions{})
@@ -466,7 +462,7 @@ func (f *runs) predict(p Profile) gap {
 		c.Submit(at(r.Arrival), Seq{ID: uint64(i), PromptTokens: r.Prompt, OutputTokens: r.Output, Known: r.Cached})
 	}
 	take(fleet.Never - 1)
-	return gap{e2e / scored, gotEnd/wantEnd - 1, got/want - 1, ttft / started}
+	return Held{Rows: f.scored(), E2EError: e2e / scored, E2EMean: gotEnd/wantEnd - 1, TTFTError: got/want - 1, TTFTEach: ttft / started}
 }
 
 // descend looks for a lower loss by changing one coefficient, or two against each
