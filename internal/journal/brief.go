@@ -47,24 +47,13 @@ func (j *Journal) Briefs(from uint64, limit int, f Filter, each func(route.Brief
 
 // briefAt condenses one entry; false where it is gone.
 func (j *Journal) briefAt(seq uint64) (route.Brief, bool) {
-	j.mu.Lock()
-	e := &j.ring[seq%uint64(len(j.ring))]
-	if e.seq != seq || seq >= j.head || e.c == nil && e.r == nil {
-		j.mu.Unlock()
-		return route.Brief{}, false
-	}
-	if r := e.r; r != nil {
-		j.mu.Unlock()
+	r, c := j.pin(seq)
+	switch {
+	case r != nil:
 		return r.Brief(), true
+	case c != nil:
+		defer j.unpin(seq)
+		return c.Brief(), true
 	}
-	c := e.c
-	e.pinned++
-	j.mu.Unlock()
-	b := c.Brief()
-	j.mu.Lock()
-	if e.seq == seq {
-		e.pinned--
-	}
-	j.mu.Unlock()
-	return b, true
+	return route.Brief{}, false
 }

@@ -152,27 +152,37 @@ func (j *Journal) wakeAll() {
 // at returns the record with sequence number seq, nil where it is gone or not yet
 // there. Expanding happens outside the lock.
 func (j *Journal) at(seq uint64) *route.Record {
+	r, c := j.pin(seq)
+	if c != nil {
+		defer j.unpin(seq)
+		return c.Record()
+	}
+	return r
+}
+
+// pin returns what is kept under a sequence number: an expanded record, or a capture
+// that nobody takes for another request before unpin; neither where it is gone or not
+// yet there.
+func (j *Journal) pin(seq uint64) (*route.Record, *route.Capture) {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	e := &j.ring[seq%uint64(len(j.ring))]
-	if e.seq != seq || seq >= j.head || e.c == nil && e.r == nil {
-		j.mu.Unlock()
-		return nil
+	if e.seq != seq || seq >= j.head {
+		return nil, nil
 	}
-	if e.r != nil {
-		r := e.r
-		j.mu.Unlock()
-		return r
+	if e.r == nil && e.c != nil {
+		e.pinned++
+		return nil, e.c
 	}
-	c := e.c
-	e.pinned++
-	j.mu.Unlock()
-	r := c.Record()
+	return e.r, nil
+}
+
+func (j *Journal) unpin(seq uint64) {
 	j.mu.Lock()
-	if e.seq == seq {
+	defer j.mu.Unlock()
+	if e := &j.ring[seq%uint64(len(j.ring))]; e.seq == seq {
 		e.pinned--
 	}
-	j.mu.Unlock()
-	return r
 }
 
 // bounds returns the sequence numbers of the oldest record and of the next one.
