@@ -399,3 +399,17 @@ func TestRestartCase(t *testing.T) {
 		}
 	}
 }
+
+// TestKVStates sums over ranks: one that cannot be read shows, whichever it is.
+func TestKVStates(t *testing.T) {
+	r := NewKVReader(KVOptions{Mode: "auto"})
+	r.readers["r"] = &kvReader{states: map[int]KVState{
+		0: {Source: "tcp://a:1", Batches: 1}, 1: {Source: "tcp://a:2", Fault: "refused"}, 2: {Source: "tcp://a:3", Batches: 2},
+	}}
+	want := map[string]KVState{"r": {Source: "tcp://a:1", Fault: "refused", Batches: 3}}
+	for range 10 {
+		if d := cmp.Diff(want, r.States()); d != "" {
+			t.Fatal(d)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -142,15 +144,17 @@ func baseModel(e *fleet.Endpoint) string {
 }
 
 // States tells how well each replica's events are heard, by endpoint ID. A replica
-// that tells of none is not in it.
+// that tells of none is not in it. Of several ranks the counts are summed; source and
+// fault are the first one's that has one.
 func (r *KVReader) States() map[string]KVState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := map[string]KVState{}
 	for id, k := range r.readers {
 		var sum KVState
-		for _, s := range k.states {
-			sum.Source, sum.Fault = s.Source, s.Fault
+		for _, rank := range slices.Sorted(maps.Keys(k.states)) {
+			s := k.states[rank]
+			sum.Source, sum.Fault = cmp.Or(sum.Source, s.Source), cmp.Or(sum.Fault, s.Fault)
 			sum.Batches, sum.Gaps, sum.Healed, sum.Restarts = sum.Batches+s.Batches, sum.Gaps+s.Gaps, sum.Healed+s.Healed, sum.Restarts+s.Restarts
 			sum.Orphans, sum.Bad, sum.Blocks, sum.Tokens = sum.Orphans+s.Orphans, sum.Bad+s.Bad, sum.Blocks+s.Blocks, sum.Tokens+s.Tokens
 			sum.Unsure = sum.Unsure || s.Unsure
@@ -272,17 +276,11 @@ func sourceOf(rank int, endpoint, replay, host string) kvSource {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]" // an address of IPv6
 	}
-	at := func(e string) string {
-		e = strings.NewReplacer("{host}", host, "//*", "//"+host, "//0.0.0.0", "//"+host).Replace(e)
-		return e
-	}
+	at := strings.NewReplacer("{host}", host, "//*", "//"+host, "//0.0.0.0", "//"+host)
 	if strings.ContainsAny(endpoint, "*{") || strings.Contains(endpoint, "//0.0.0.0") {
 		s.bind = false
 	}
-	s.endpoint = at(endpoint)
-	if replay != "" {
-		s.replay = at(replay)
-	}
+	s.endpoint, s.replay = at.Replace(endpoint), at.Replace(replay)
 	return s
 }
 
@@ -344,7 +342,7 @@ func (r *KVReader) session(ctx context.Context, k *kvReader, s kvSource, v *kvVi
 		var out []CacheChange
 		if v.order(seq) == restart {
 			v.state.Restarts++
-			v.known, v.next, v.state.Unsure = false, 0, false
+			v.known, v.next = false, 0
 			out = v.clear(out)
 		}
 		switch v.order(seq) {

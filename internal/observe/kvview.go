@@ -124,9 +124,10 @@ func (v *kvView) order(seq uint64) gap {
 // replay that overlaps the stream.
 const kvReorder = 4096
 
-// clear forgets all blocks.
+// clear forgets all blocks, and with them what was unsure.
 func (v *kvView) clear(out []CacheChange) []CacheChange {
 	clear(v.keys)
+	v.state.Unsure = false
 	return append(out, CacheChange{Kind: CacheCleared})
 }
 
