@@ -242,16 +242,20 @@ func isNotLeader(err error) bool {
 	return errors.As(err, &e)
 }
 
+// look reads the object and what is remembered of it; y says who else moved it.
+func (h *ScaleHand) look(ctx context.Context) (st *scaleState, m Memory, y *Yield, err error) {
+	if st, err = h.scale.read(ctx); err != nil {
+		return nil, m, nil, err
+	}
+	if m, err = h.o.Lead.Recall(ctx, h.o.Pool); err != nil {
+		return nil, m, nil, err
+	}
+	y, err = h.moved(ctx, st, &m)
+	return st, m, y, err
+}
+
 func (h *ScaleHand) try(ctx context.Context, want int, victims []string) error {
-	st, err := h.scale.read(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := h.o.Lead.Recall(ctx, h.o.Pool)
-	if err != nil {
-		return err
-	}
-	y, err := h.moved(ctx, st, &m)
+	st, m, y, err := h.look(ctx)
 	if err != nil {
 		return err
 	}

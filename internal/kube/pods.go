@@ -135,7 +135,7 @@ func trim(o any) (any, error) {
 func Targets(pods []*corev1.Pod, sel Selection, said map[string]sliceState) []observe.Target {
 	var out []observe.Target
 	for _, p := range pods {
-		if p.Status.PodIP == "" || p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		if p.Status.PodIP == "" || finished(p) {
 			continue
 		}
 		slice, named := sliceOf(said, p)

@@ -129,15 +129,7 @@ func (h *ScaleHand) wait(ctx context.Context, g *going, from int) {
 func (h *ScaleHand) take(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	st, err := h.scale.read(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := h.o.Lead.Recall(ctx, h.o.Pool)
-	if err != nil {
-		return err
-	}
-	y, err := h.moved(ctx, st, &m)
+	st, _, y, err := h.look(ctx)
 	if err != nil {
 		return err
 	}

@@ -168,12 +168,7 @@ func SliceTargets(list []*discoveryv1.EndpointSlice, sel Selection) []observe.Ta
 	return out
 }
 
-func scheme(sel Selection) string {
-	if sel.Scheme == "" {
-		return "http"
-	}
-	return sel.Scheme
-}
+func scheme(sel Selection) string { return cmp.Or(sel.Scheme, "http") }
 
 // noteIn returns what informers call after a change: it leaves one note in changed.
 func (c *Cluster) noteIn(changed chan<- struct{}) func() {

@@ -133,7 +133,7 @@ func (c *Cluster) judge(ctx context.Context, out []Workload, s *stack, kind stri
 	if w.Engine == "" && pool == nil && service == "" && llm == "" {
 		return out, nil
 	}
-	owners, err := c.Owners(ctx, Target{Kind: kind, Namespace: m.Namespace, Name: m.Name}, Reader{Metric: "penstock_wanted_replicas"})
+	owners, err := c.Owners(ctx, Target{Kind: kind, Namespace: m.Namespace, Name: m.Name}, Reader{})
 	if err != nil {
 		return nil, err
 	}
