@@ -108,31 +108,11 @@ func nearKey(name string, known []string) string {
 		if x == name {
 			return ""
 		}
-		if d := slips(strings.ToLower(name), strings.ToLower(x)); d < least && d*4 <= len(x) {
+		if d := distance(strings.ToLower(name), strings.ToLower(x)); d < least && d*4 <= len(x) {
 			best, least = x, d
 		}
 	}
 	return best
-}
-
-// slips is the number of letters to insert, delete or change between two words.
-func slips(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diag, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diag+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // removedAPI is an API version that is gone.
