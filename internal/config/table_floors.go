@@ -116,7 +116,7 @@ func checkZone(s string) error {
 func (d *decoder) validateFloors(p *Pool, path string) {
 	for i := range p.Scale.Floors {
 		f, at := &p.Scale.Floors[i], fmt.Sprintf("%s.scale.floors[%d]", path, i)
-		if f.From != "" && f.From == "24:00" {
+		if f.From == "24:00" {
 			d.failPath(at+".from", "from 24:00 is 00:00 of the next day; write that")
 		}
 		if f.Min > p.Scale.Max {

@@ -76,12 +76,12 @@ func New(o Options) *Server {
 	return &Server{o: o, allowed: map[string]verdict{}}
 }
 
-// TLS returns the TLS configuration: any client may connect, and one that shows a
-// certificate must have it signed by whom the request headers are believed of.
+// TLS returns the TLS configuration: any client may connect and is asked for a
+// certificate. Who signed it is judged with each request, since whom to believe may
+// change while the server runs.
 func (s *Server) TLS(cert func() (*tls.Certificate, error)) *tls.Config {
 	get := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert() }
-	base := &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, GetCertificate: get}
-	return base
+	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, GetCertificate: get}
 }
 
 // LastAsked says when a reading was last asked for, and by whom; zero: never.
@@ -112,7 +112,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.openAPI(w, r)
 	case parts[0] == "apis" && len(parts) <= 3:
 		discover(w, r, parts[1:])
-	case len(parts) >= 6 && parts[0] == "apis" && parts[3] == "namespaces" && parts[1] == GroupExternal && parts[2] == "v1beta1" && len(parts) == 6:
+	case len(parts) == 6 && parts[0] == "apis" && parts[3] == "namespaces" && parts[1] == GroupExternal && parts[2] == "v1beta1":
 		s.external(w, r, who, parts[4], parts[5])
 	case len(parts) == 8 && parts[0] == "apis" && parts[3] == "namespaces" && parts[1] == GroupCustom && (parts[2] == "v1beta1" || parts[2] == "v1beta2"):
 		s.custom(w, r, who, parts[2], object{parts[4], parts[5], parts[6]}, parts[7])

@@ -4,7 +4,6 @@ package metricsapi
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -170,7 +169,7 @@ func quantity(v float64) string {
 func PoolLabels(pool string, models []string) map[string]string {
 	out := map[string]string{"pool": pool}
 	if len(models) == 1 {
-		maps.Copy(out, map[string]string{"model": labelValue(models[0])})
+		out["model"] = labelValue(models[0])
 	}
 	return out
 }
