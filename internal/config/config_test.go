@@ -106,6 +106,18 @@ func TestFullFile(t *testing.T) {
 	}
 }
 
+func TestMissingFiles(t *testing.T) {
+	src := "tls: {cert: /no/a, key: /no/b}\nauth: {keysFile: /no/c}\nlogging: {hashKeyFile: /no/d}\n" +
+		"share: {secretFile: /no/e, redisPasswordFile: /no/f, redisCA: /no/g}\ntelemetry: {authorizationFile: /no/h}\n"
+	c, err := Parse("penstock.yaml", []byte(src), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.MissingFiles(); len(got) != 8 {
+		t.Errorf("MissingFiles = %q", got)
+	}
+}
+
 func TestEmptyFileIsTheDefault(t *testing.T) {
 	for _, src := range []string{"", "\n# nothing\n", "---\n", "{}", "listen:\njournal: ~\n"} {
 		c, err := Parse("x", []byte(src), testOptions)

@@ -49,13 +49,10 @@ func schemaObject(obj *object, o Options) []byte {
 
 func schemaField(f *field, o Options) []byte {
 	doc := f.doc
-	if f.later != "" {
-		doc += " Without effect: " + f.later + "."
-	}
 	if f.kind != kindObject && f.kind != kindObjects {
 		if f.live {
 			doc += " A reload applies a change."
-		} else if f.later == "" {
+		} else {
 			doc += " A change needs a restart."
 		}
 	}

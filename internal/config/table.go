@@ -35,7 +35,6 @@ type field struct {
 	min, max float64                // bounds of numbers and lengths in seconds; both 0: none
 	required bool                   // must be there and not empty
 	live     bool                   // a reload applies a change; otherwise it needs a restart
-	later    string                 // not "": accepted and checked, without effect so far, and why
 	obj      *object                // of kindObject and kindObjects
 	at       func(parent any) any   // pointer to the Go value
 	grow     func(list any) any     // kindObjects: append an element, return a pointer to it

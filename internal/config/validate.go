@@ -232,15 +232,10 @@ func (d *decoder) validateLimit(l *Limit, path string, priced bool) {
 	}
 }
 
-// Inert returns a line for every key of the file that is accepted and checked
-// but has no effect in this build, in the order of the table.
+// Inert returns a line for every key of the file that is accepted and checked but has
+// no effect beside the others, in the order of the file.
 func (c *Config) Inert() []string {
 	var out []string
-	c.walkSet(rootObject, c, "", func(f *field, path string) {
-		if f.later != "" {
-			out = append(out, path+": "+f.later)
-		}
-	})
 	for i := range c.Tenants {
 		switch c.Tenants[i].Logging {
 		case "hash", "redacted", "full":
@@ -250,26 +245,6 @@ func (c *Config) Inert() []string {
 		}
 	}
 	return out
-}
-
-// walkSet calls fn for every field that the file names.
-func (c *Config) walkSet(o *object, dst any, path string, fn func(*field, string)) {
-	for i := range o.fields {
-		f := &o.fields[i]
-		p := join(path, f.key)
-		if !c.set[p] {
-			continue
-		}
-		fn(f, p)
-		switch f.kind {
-		case kindObject:
-			c.walkSet(f.obj, f.at(dst), p, fn)
-		case kindObjects:
-			for j, el := range f.each(f.at(dst)) {
-				c.walkSet(f.obj, el, fmt.Sprintf("%s[%d]", p, j), fn)
-			}
-		}
-	}
 }
 
 // MissingFiles returns a line for every file that the configuration names and
@@ -292,6 +267,11 @@ func (c *Config) MissingFiles() []string {
 	look("tls.key", c.TLS.Key)
 	look("tls.clientCA", c.TLS.ClientCA)
 	look("auth.keysFile", c.Auth.KeysFile)
+	look("logging.hashKeyFile", c.Logging.HashKeyFile)
+	look("share.secretFile", c.Share.SecretFile)
+	look("share.redisPasswordFile", c.Share.RedisPasswordFile)
+	look("share.redisCA", c.Share.RedisCA)
+	look("telemetry.authorizationFile", c.Telemetry.AuthorizationFile)
 	for i := range c.Pools {
 		p := &c.Pools[i]
 		at := fmt.Sprintf("pools[%d].", i)
