@@ -55,7 +55,7 @@ KNOWN = {
 
 
 def start(rig):
-    subprocess.run([os.path.join(HERE, "..", "kube", "cluster.sh"), "up", rig.path("cluster")], check=True)
+    k8s.cluster(rig, "up")
     a = k8s.Api(rig.path("cluster"))
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     for file in glob.glob(os.path.join(os.environ["REFERENCE"], "crd-" + VERSION, "*.yaml")):
@@ -115,7 +115,7 @@ def main():
         print(f"{rep['passed']} passed, {len(failed)} found, {len(new)} of them unexpected, {len(missed)} missed; exit {code}")
         return 0 if code == 3 and not missed and not new else 1
     finally:
-        subprocess.run([os.path.join(HERE, "..", "kube", "cluster.sh"), "down", rig.path("cluster")], check=True)
+        k8s.cluster(rig, "down")
         rig.close()
 
 

@@ -5,16 +5,37 @@ import os
 import selectors
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "epp"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "epp"))
 from backend import Handler  # noqa: E402
+from rig import Rig, run_cases  # noqa: E402
 
 POOLS = "/apis/inference.networking.k8s.io/v1"
 APPS = "/apis/apps/v1"
+
+
+def cluster(rig, action, *args):
+    subprocess.run([os.path.join(HERE, "cluster.sh"), action, rig.path("cluster"), *args], check=True)
+
+
+def run(start):
+    """Runs the cases that the command line names, all without names, on a cluster that
+    start brings up."""
+    rig = Rig()
+    try:
+        start(rig)
+        return run_cases(rig, sys.argv[1:])
+    finally:
+        if hasattr(rig, "containers"):
+            rig.containers.stop.set()
+        cluster(rig, "down")
+        rig.close()
 
 
 class Api:

@@ -13,17 +13,12 @@ import time
 
 import api as k8s
 from backend import Backend
-from rig import PENSTOCK, Envoy, Load, Proc, Raw, Rig, case, chat, free_port, get, poll, post, run_cases, tally
+from rig import PENSTOCK, Envoy, Load, Proc, Raw, case, chat, free_port, get, poll, post, tally
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 NS = "models"
 PODS = f"/api/v1/namespaces/{NS}/pods"
 DEPLOYMENT = f"{k8s.APPS}/namespaces/{NS}/deployments"
 RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}"
-
-
-def cluster(rig, action, *args):
-    subprocess.run([os.path.join(HERE, "cluster.sh"), action, rig.path("cluster"), *args], check=True)
 
 
 def deployment(app, replicas):
@@ -35,7 +30,7 @@ def deployment(app, replicas):
 
 
 def start(rig):
-    cluster(rig, "up", "kcm", "kwok")
+    k8s.cluster(rig, "up", "kcm", "kwok")
     rig.api = a = k8s.Api(rig.path("cluster"))
     a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
     a.create("/api/v1/namespaces", {"metadata": {"name": NS}})
@@ -338,7 +333,7 @@ def control_plane_away(rig):
     """Without an API server the last list serves on, and the status says since when."""
     rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"replicas": 3}})
     ready(rig, "by-selector", 3)
-    cluster(rig, "stop", "kube-apiserver")
+    k8s.cluster(rig, "stop", "kube-apiserver")
     fault = poll("the outage is noticed", lambda: pool(rig, "by-selector")["control_plane"].get("fault"), 30, 0.2)
     load = Load(rig.gateway, clients=2, body=chat(model="sim"))
     time.sleep(4)
@@ -348,24 +343,12 @@ def control_plane_away(rig):
     assert p["ready"] == 3 and p["control_plane"]["age_ms"] > 3000, p["control_plane"]
     out = subprocess.run([PENSTOCK, "status", "--server", "http://" + rig.admin], capture_output=True, text=True, check=True).stdout
     assert "API server AWAY for" in out, out
-    cluster(rig, "start", "kube-apiserver")
+    k8s.cluster(rig, "start", "kube-apiserver")
     rig.api.patch(f"{DEPLOYMENT}/vllm", {"spec": {"replicas": 5}})
     ready(rig, "by-selector", 5)
     assert not pool(rig, "by-selector")["control_plane"].get("fault")
     return f"{tally(load.seen)} meanwhile, age {p['control_plane']['age_ms'] / 1e3:.1f} s ({fault[:60]}); changes are followed again"
 
 
-def main():
-    rig = Rig()
-    try:
-        start(rig)
-        return run_cases(rig, sys.argv[1:])
-    finally:
-        if hasattr(rig, "containers"):
-            rig.containers.stop.set()
-        cluster(rig, "down")
-        rig.close()
-
-
 if __name__ == "__main__":
-    sys.exit(1 if main() else 0)
+    sys.exit(1 if k8s.run(start) else 0)

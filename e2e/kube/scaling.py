@@ -17,10 +17,9 @@ import time
 import urllib.request
 
 import api as k8s
-from rig import PENSTOCK, Proc, Rig, case, chat, free_port, get, poll, post, run_cases
+from rig import PENSTOCK, Proc, case, chat, free_port, get, poll, post
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+ROOT = os.path.join(k8s.HERE, "..", "..")
 NS = "models"
 DEPLOYMENT = f"{k8s.APPS}/namespaces/{NS}/deployments"
 HPAS = f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers"
@@ -30,12 +29,8 @@ OLD = not os.environ.get("KUBE_VERSION", "v1.37").startswith("v1.37")
 KEDA = os.path.join(os.environ.get("PENSTOCK_CACHE", os.path.expanduser("~/.cache/penstock")), "kube", "keda-v2.21.0")
 
 
-def cluster(rig, action, *args):
-    subprocess.run([os.path.join(HERE, "cluster.sh"), action, rig.path("cluster"), *args], check=True)
-
-
 def start(rig):
-    cluster(rig, "up", "kcm", "kwok")
+    k8s.cluster(rig, "up", "kcm", "kwok")
     rig.api = a = k8s.Api(rig.path("cluster"))
     a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
     for ns in (NS, "penstock"):
@@ -386,8 +381,8 @@ def zero_by_keda(rig, fleet):
     """KEDA: to one at once, to N with the next look of its HPA; all answered."""
     if not os.access(os.path.join(KEDA, "keda-adapter"), os.X_OK):
         return "skipped: e2e/kube/build-keda.sh builds KEDA"
-    cluster(rig, "start", "keda-operator")
-    cluster(rig, "start", "keda-adapter")
+    k8s.cluster(rig, "start", "keda-operator")
+    k8s.cluster(rig, "start", "keda-adapter")
     poll("KEDA's metrics API is available", lambda: any(c["type"] == "Available" and c["status"] == "True" for c in rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]["conditions"]), 30)
     f = fleet("keda", annotations={"e2e/ready-after": "5s"})
     rig.api.create(SCALED, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "llm"}, "spec": {
@@ -410,17 +405,5 @@ def kubectl(rig, *args):
     return out.stdout
 
 
-def main():
-    rig = Rig()
-    try:
-        start(rig)
-        return run_cases(rig, sys.argv[1:])
-    finally:
-        if hasattr(rig, "containers"):
-            rig.containers.stop.set()
-        cluster(rig, "down")
-        rig.close()
-
-
 if __name__ == "__main__":
-    sys.exit(1 if main() else 0)
+    sys.exit(1 if k8s.run(start) else 0)
