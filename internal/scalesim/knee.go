@@ -52,8 +52,7 @@ func (sc *Scenario) longestPrompt() float64 {
 // raw is the work of one request in seconds of a replica: its prefill and the
 // decode time that its mean output adds to a running batch.
 func (sc *Scenario) raw(in, ctx float64) float64 {
-	m := &sc.Model
-	return in*m.PTok + m.PAttn*in*(ctx-in/2) + sc.Shape.Out*(m.DSeq+m.DCtx*(ctx+sc.Shape.Out/2))
+	return sc.Model.WorkSeconds(engine.Shape{Prompt: ctx, Cached: ctx - in, Output: sc.Shape.Out})
 }
 
 // knee is what one replica of a fleet of 16 carries, and what fleets of other

@@ -127,8 +127,7 @@ func (sc *Scenario) index(workOf func(in, ctx int32) float64) {
 	sc.arrived = make([]int32, int(sc.Duration))
 	m := &sc.Model
 	for i := range st.at {
-		in, done := float64(st.in[i]), float64(st.ctx[i]-st.in[i])
-		sc.prefill[i] = in*m.PTok + m.PAttn*in*(done+in/2)
+		sc.prefill[i] = m.PrefillSeconds(int(st.in[i]), int(st.ctx[i]))
 		sc.deadline[i] = st.at[i] + sc.SLO.TTFT - sc.prefill[i] - m.Base
 		if st.at[i] >= sc.ScoreFrom {
 			sc.scored++

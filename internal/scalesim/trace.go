@@ -192,9 +192,7 @@ func (sc *Scenario) fitting(recs []record) ([]record, int) {
 	m := &sc.Model
 	out, long := recs[:0], 0
 	for _, r := range recs {
-		in := float64(max(1, r.ctx-r.hit))
-		own := in*m.PTok + m.PAttn*in*(float64(r.ctx)-in/2)
-		if own > sc.SLO.TTFT/2 || int(r.ctx+r.out) > m.KVTokens/2 {
+		if m.PrefillSeconds(int(max(1, r.ctx-r.hit)), int(r.ctx)) > sc.SLO.TTFT/2 || int(r.ctx+r.out) > m.KVTokens/2 {
 			long++
 			continue
 		}
