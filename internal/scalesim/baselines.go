@@ -65,14 +65,24 @@ func Baselines() []Policy {
 
 // hpaOn is an HPA on a sum (AverageValue) or on its mean over ready pods (Value).
 func hpaOn(typ scale.TargetType, share float64, signal func(*Obs) float64) func(sc *Scenario) func(o *Obs) int {
+	read := signal
+	if typ == scale.Value {
+		read = func(o *Obs) float64 { return signal(o) / math.Max(1, float64(o.Ready)) }
+	}
+	return func(sc *Scenario) func(o *Obs) int { return hpaReading(typ, share*sc.KneeConc, nil, read)(sc) }
+}
+
+// hpaReading is an HPA on one reading: a sum with AverageValue, a mean over the
+// replicas with Value. change, where it is not nil, gives it a behaviour of its own.
+func hpaReading(typ scale.TargetType, target float64, change func(*scale.HPASpec), read func(*Obs) float64) func(sc *Scenario) func(o *Obs) int {
 	return func(sc *Scenario) func(o *Obs) int {
 		h, spec := &scale.HPA{}, scale.DefaultHPA(1, sc.most)
-		m := scale.HPAMetric{Source: scale.ExternalMetric, Type: typ, Target: share * sc.KneeConc}
+		if change != nil {
+			change(&spec)
+		}
+		m := scale.HPAMetric{Source: scale.ExternalMetric, Type: typ, Target: target}
 		return func(o *Obs) int {
-			m.Usage = signal(o)
-			if typ == scale.Value {
-				m.Usage /= math.Max(1, float64(o.Ready))
-			}
+			m.Usage = read(o)
 			m.Invalid = math.IsNaN(m.Usage)
 			return h.Sync(&spec, scale.HPAInput{
 				Now: o.Now, Spec: o.Want, Status: o.Want, Ready: o.Ready + o.Draining, Metrics: []scale.HPAMetric{m},
@@ -82,11 +92,7 @@ func hpaOn(typ scale.TargetType, share float64, signal func(*Obs) float64) func(
 }
 
 func hpaWaiting(target float64) func(sc *Scenario) func(o *Obs) int {
-	return func(sc *Scenario) func(o *Obs) int {
-		c := *sc
-		c.KneeConc = 1
-		return hpaOn(scale.AverageValue, target, func(o *Obs) float64 { return o.Waiting })(&c)
-	}
+	return hpaReading(scale.AverageValue, target, nil, func(o *Obs) float64 { return o.Waiting })
 }
 
 func kedaOn(share float64) func(sc *Scenario) func(o *Obs) int {

@@ -198,23 +198,12 @@ func baselineNamed(names ...string) []Policy {
 
 // hpaSpec is an HPA with its own behaviour on one sum.
 func hpaSpec(name string, target float64, change func(*scale.HPASpec), read func(*Obs) float64) Policy {
-	return &baseline{name: name, period: scale.HPASync, want: func(sc *Scenario) func(o *Obs) int {
-		h, s := &scale.HPA{}, scale.DefaultHPA(1, sc.most)
-		if change != nil {
-			change(&s)
-		}
-		m := scale.HPAMetric{Source: scale.ExternalMetric, Type: scale.AverageValue, Target: target}
-		return func(o *Obs) int {
-			m.Usage = read(o)
-			m.Invalid = math.IsNaN(m.Usage)
-			return h.Sync(&s, scale.HPAInput{Now: o.Now, Spec: o.Want, Status: o.Want, Ready: o.Ready + o.Draining, Metrics: []scale.HPAMetric{m}}).Desired
-		}
-	}}
+	return &baseline{name: name, period: scale.HPASync, want: hpaReading(scale.AverageValue, target, change, read)}
 }
 
 // hpaCPU is the HPA that most people begin with.
 func hpaCPU() Policy {
-	return &baseline{name: "hpa cpu 70 %", period: scale.HPASync, want: hpaReading(scale.Value, 0.7, func(o *Obs) float64 { return o.CPU })}
+	return &baseline{name: "hpa cpu 70 %", period: scale.HPASync, want: hpaReading(scale.Value, 0.7, nil, func(o *Obs) float64 { return o.CPU })}
 }
 
 // thresholds is a scaler by shares of what replicas carry, as BlitzScale has it: up

@@ -282,7 +282,7 @@ type signalPolicy struct {
 func signalPolicies() []signalPolicy {
 	hpa := func(name, target, why string, typ scale.TargetType, value float64, read func(*Obs) float64) signalPolicy {
 		return signalPolicy{name, target, why, func() Policy {
-			return &baseline{name: "hpa on " + name, period: scale.HPASync, want: hpaReading(typ, value, read)}
+			return &baseline{name: "hpa on " + name, period: scale.HPASync, want: hpaReading(typ, value, nil, read)}
 		}}
 	}
 	return []signalPolicy{
@@ -299,26 +299,10 @@ func signalPolicies() []signalPolicy {
 	}
 }
 
-// hpaReading is an HPA on one reading: a sum with AverageValue, a mean over the
-// replicas with Value.
-func hpaReading(typ scale.TargetType, target float64, read func(*Obs) float64) func(sc *Scenario) func(o *Obs) int {
-	return func(sc *Scenario) func(o *Obs) int {
-		h, spec := &scale.HPA{}, scale.DefaultHPA(1, sc.most)
-		m := scale.HPAMetric{Source: scale.ExternalMetric, Type: typ, Target: target}
-		return func(o *Obs) int {
-			m.Usage = read(o)
-			m.Invalid = math.IsNaN(m.Usage)
-			return h.Sync(&spec, scale.HPAInput{
-				Now: o.Now, Spec: o.Want, Status: o.Want, Ready: o.Ready + o.Draining, Metrics: []scale.HPAMetric{m},
-			}).Desired
-		}
-	}
-}
-
 // hpaRequests is an HPA on the requests of the last minute, at 70 % of what a
 // replica carried when it was measured.
 func hpaRequests(sc *Scenario) func(o *Obs) int {
-	return hpaReading(scale.AverageValue, 0.7/sc.meanWork(), func(o *Obs) float64 {
+	return hpaReading(scale.AverageValue, 0.7/sc.meanWork(), nil, func(o *Obs) float64 {
 		k, n := min(60, len(o.Arrived)), 0.0
 		for _, a := range o.Arrived[len(o.Arrived)-k:] {
 			n += float64(a)
