@@ -41,13 +41,9 @@ func DrawClass(seed uint64, class string, start float64) *Scenario {
 	level := g.level(r, sc.Duration)
 	rate := make([]float64, int(sc.Duration)) // relative to the mean
 	sum := 0.0
-	cv := uniform(r, 0, 0.25)
-	k := 1.0
+	k := wobble(r, 10, uniform(r, 0, 0.25))
 	for t := range rate {
-		if t%10 == 0 {
-			k = lognormal(r, 1, cv)
-		}
-		rate[t] = k * level(float64(t))
+		rate[t] = k(float64(t)) * level(float64(t))
 		sum += level(float64(t))
 	}
 	for t := range rate {
@@ -82,25 +78,44 @@ func (sc *Scenario) drawPair(r *rand.Rand) {
 
 // fill draws the requests: Poisson arrivals at rate[t] times the mean.
 func (sc *Scenario) fill(r *rand.Rand, rate []float64) {
+	sc.arrivals(r, len(rate), func(t float64) float64 { return rate[int(t)] }, func(float64) float64 { return 1 })
+	sc.index(sc.workOf())
+}
+
+// arrivals draws the requests of so many seconds: rate(t) times the mean, with prompts
+// that are prompts(t) times as long as usual.
+func (sc *Scenario) arrivals(r *rand.Rand, seconds int, rate, prompts func(t float64) float64) {
 	st := &stream{}
 	perSecond := sc.Mean / sc.meanWork()
 	longest := sc.longestPrompt()
-	for t, k := range rate {
-		n := poisson(r, k*perSecond)
+	for t := range seconds {
+		now := float64(t)
+		n := poisson(r, rate(now)*perSecond)
 		from := len(st.at)
 		for range n {
-			st.at = append(st.at, float64(t)+r.Float64())
+			st.at = append(st.at, now+r.Float64())
 		}
 		insertionSort(st.at[from:])
 		for range n {
-			in := int32(math.Min(longest, math.Max(16, lognormal(r, sc.Shape.Prompt, promptCV))))
+			in := int32(math.Min(longest, math.Max(16, lognormal(r, sc.Shape.Prompt*prompts(now), promptCV))))
 			st.in = append(st.in, in)
 			st.ctx = append(st.ctx, in)
 			st.out = append(st.out, int32(math.Max(4, lognormal(r, sc.Shape.Out, outCV))))
 		}
 	}
 	sc.st = st
-	sc.index(sc.workOf())
+}
+
+// wobble is a level about 1 that is drawn anew every so many seconds, for calls with
+// rising whole seconds.
+func wobble(r *rand.Rand, every int, cv float64) func(t float64) float64 {
+	k := 1.0
+	return func(t float64) float64 {
+		if int(t)%every == 0 {
+			k = lognormal(r, 1, cv)
+		}
+		return k
+	}
 }
 
 // Spread of the lengths: standard deviation over mean.

@@ -58,10 +58,7 @@ func (n *Named) play(seed uint64, given *Scenario, windows []float64) NamedRepor
 
 func playPart(p part, bounds bool, windows []float64) Played {
 	sc := p.sc
-	out := Played{
-		Name: sc.Name, Class: sc.Class, Seed: sc.Seed, Model: sc.Model.Name, Shape: sc.Shape.Name, StartS: sc.Start.Median,
-		Mean: sc.Mean, Hours: (sc.Duration - sc.ScoreFrom) / 3600, Requests: sc.scored, Faults: sc.Faults.any(), Hits: sc.hits,
-	}
+	out := sc.played()
 	best := clairvoyant(sc, windows)
 	out.Results = append(out.Results, best)
 	if bounds {

@@ -86,14 +86,8 @@ func downsWithin(r *Result, from, to float64) int {
 func flapParts(seed uint64, _ *Scenario) []part {
 	d := spec{name: "4.5 replicas", model: model32B(), shape: Shape{"code", 2300, 40}, start: 180, seed: seed, duration: 18000, from: 3600, noise: 0.15, sizes: 16}
 	u := d.unit()
-	r := rand.New(rand.NewPCG(seed, 0xf1a9))
-	k := 1.0
-	d.rate = func(t float64) float64 {
-		if int(t)%30 == 0 {
-			k = lognormal(r, 1, 0.15)
-		}
-		return 3.9 * u * k
-	}
+	k := wobble(rand.New(rand.NewPCG(seed, 0xf1a9)), 30, 0.15)
+	d.rate = func(t float64) float64 { return 3.9 * u * k(t) }
 	sc := d.draw()
 	sc.Most = 6
 	sc.most = 6

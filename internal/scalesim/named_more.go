@@ -77,14 +77,8 @@ func dayJudge(p []Played) []Goal {
 func noiseParts(seed uint64, _ *Scenario) []part {
 	d := spec{name: "4.5 replicas with noise", model: model32B(), shape: Shape{"code", 2300, 40}, start: 540, seed: seed, duration: 28800, from: 7200, noise: 0.15, sizes: 16}
 	u := d.unit()
-	r := rand.New(rand.NewPCG(seed, 0x0015e))
-	k := 1.0
-	d.rate = func(t float64) float64 {
-		if int(t)%20 == 0 {
-			k = lognormal(r, 1, 0.2)
-		}
-		return 4.5 * u * k
-	}
+	k := wobble(rand.New(rand.NewPCG(seed, 0x0015e)), 20, 0.2)
+	d.rate = func(t float64) float64 { return 4.5 * u * k(t) }
 	return []part{{d.draw(), policies("hpa waiting average 5", "wva v1", "wva v2")}}
 }
 

@@ -95,24 +95,7 @@ func signalScenario(seed uint64, m engine.Profile, start, hours, from, mean floa
 		Start: Start{Median: start, Sigma: 0.15, Prior: start}, Noise: 0.1,
 		Duration: 3600 * hours, ScoreFrom: from, Mean: mean}
 	sc.prepare()
-	r := rand.New(rand.NewPCG(seed, 0x519))
-	st := &stream{}
-	per := mean / sc.meanWork()
-	longest := sc.longestPrompt()
-	for t := 0.0; t < sc.Duration; t++ {
-		n := poisson(r, per*rate(t))
-		from := len(st.at)
-		for range n {
-			st.at = append(st.at, t+r.Float64())
-		}
-		insertionSort(st.at[from:])
-		for range n {
-			in := int32(math.Min(longest, math.Max(16, lognormal(r, sc.Shape.Prompt*prompts(t), promptCV))))
-			st.in, st.ctx = append(st.in, in), append(st.ctx, in)
-			st.out = append(st.out, int32(math.Max(4, lognormal(r, sc.Shape.Out, outCV))))
-		}
-	}
-	sc.st = st
+	sc.arrivals(rand.New(rand.NewPCG(seed, 0x519)), int(sc.Duration), rate, prompts)
 	// The unit of work is the request before prompts grow.
 	unit := sc.raw(sc.Shape.Prompt, sc.Shape.Prompt) / sc.meanWork()
 	sc.index(func(in, ctx int32) float64 { return sc.raw(float64(in), float64(ctx)) / unit })
@@ -130,7 +113,7 @@ const (
 // batch job tokenises on the hosts, and the way down.
 func signalDay(seed uint64, m engine.Profile, start float64) *Scenario {
 	r := rand.New(rand.NewPCG(seed, 0xda1))
-	wobble := 1.0
+	noise := wobble(r, 10, 0.2)
 	rate := &path{}
 	for _, p := range [][2]float64{{0, 1}, {2400, 1}, {3600, 2}, {5400, 2}, {6300, 1}, {9000, 1}, {9010, 2}, {9600, 2}, {10200, 0.1}, {12600, 0.1}, {12900, 1}, {14400, 1}} {
 		rate.add(p[0], p[1])
@@ -139,12 +122,7 @@ func signalDay(seed uint64, m engine.Profile, start float64) *Scenario {
 	for _, p := range [][2]float64{{0, 1}, {6600, 1}, {7500, 3}, {8400, 3}, {8700, 1}} {
 		prompts.add(p[0], p[1])
 	}
-	level := func(t float64) float64 {
-		if int(t)%10 == 0 {
-			wobble = lognormal(r, 1, 0.2)
-		}
-		return wobble * rate.at(t)
-	}
+	level := func(t float64) float64 { return noise(t) * rate.at(t) }
 	sc := signalScenario(seed, m, start, 4, 1800, 4.2, level, prompts.at)
 	sc.Name = "four hours with every trap"
 	sc.Tokenise = []Spike{{tokeniseAt, tokeniseAt + tokeniseFor, 0.9}}

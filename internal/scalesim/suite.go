@@ -37,6 +37,14 @@ type Played struct {
 	Results  []Result `json:"results"`
 }
 
+// played is the scenario before anything was played on it.
+func (sc *Scenario) played() Played {
+	return Played{
+		Name: sc.Name, Class: sc.Class, Seed: sc.Seed, Model: sc.Model.Name, Shape: sc.Shape.Name, StartS: sc.Start.Median,
+		Mean: sc.Mean, Hours: (sc.Duration - sc.ScoreFrom) / 3600, Requests: sc.scored, Faults: sc.Faults.any(), Hits: sc.hits,
+	}
+}
+
 // Result returns the result of a policy, and false where it did not run.
 func (p *Played) Result(policy string) (Result, bool) {
 	for _, r := range p.Results {
@@ -60,10 +68,7 @@ type Options struct {
 
 // Play runs a scenario against the bounds and the policies.
 func Play(sc *Scenario, o Options) Played {
-	out := Played{
-		Name: sc.Name, Class: sc.Class, Seed: sc.Seed, Model: sc.Model.Name, Shape: sc.Shape.Name, StartS: sc.Start.Median,
-		Mean: sc.Mean, Hours: (sc.Duration - sc.ScoreFrom) / 3600, Requests: sc.scored, Faults: sc.Faults.any(),
-	}
+	out := sc.played()
 	var best Result
 	if o.Clairvoyant != nil {
 		best = *o.Clairvoyant
