@@ -79,27 +79,29 @@ const firstPause = 60.0
 // kept for keep seconds after its last request, never less than until it is ready and
 // keep seconds more. arrivals are in seconds, rising.
 func KeepFor(arrivals []float64, start, keep, span float64) Kept {
-	k := Kept{KeepS: keep}
-	end, begin, ready := math.Inf(-1), 0.0, 0.0
-	busy := 0.0
+	k := playKept(arrivals, start, span, func(float64) float64 { return keep })
+	k.KeepS = keep
+	return k
+}
+
+// playKept is KeepFor with a time to keep that may be another after every request: keep
+// is told how long there was none before, infinity at the first.
+func playKept(arrivals []float64, start, span float64, keep func(pause float64) float64) Kept {
+	k := Kept{}
+	end, begin, ready, busy := math.Inf(-1), 0.0, 0.0, 0.0
 	var first []float64
 	last := math.Inf(-1)
 	for _, t := range arrivals {
 		wait := 0.0
-		switch {
-		case t > end:
+		if t > end {
 			if !math.IsInf(end, -1) {
 				busy += end - begin
 			}
 			begin, ready = t, t+start
-			end = ready + keep
 			k.Starts++
 			wait = start
-		case t < ready:
+		} else if t < ready {
 			wait = ready - t
-			end = ready + keep
-		default:
-			end = math.Max(end, t+keep)
 		}
 		if wait > 0 {
 			k.coldCount++
@@ -107,6 +109,7 @@ func KeepFor(arrivals []float64, start, keep, span float64) Kept {
 		if t-last >= firstPause {
 			first = append(first, wait)
 		}
+		end = math.Max(t, ready) + keep(t-last)
 		last = t
 	}
 	if !math.IsInf(end, -1) {
@@ -158,48 +161,15 @@ func BestKeep(arrivals []float64, start, price, span float64) Kept {
 func LearnedKeep(arrivals []float64, start, price, span float64) Kept {
 	keeps := []float64{60, 90, 120, 180, 300, 450, 600, 900, 1200, 1800, 2700, 3600}
 	cost := make([]float64, len(keeps))
-	k := Kept{}
-	busy, begin, ready, last := 0.0, 0.0, 0.0, math.Inf(-1)
-	end := math.Inf(-1)
-	var first []float64
-	for _, t := range arrivals {
-		wait := 0.0
-		if t > end {
-			if !math.IsInf(end, -1) {
-				busy += end - begin
-			}
-			begin, ready = t, t+start
-			k.Starts++
-			wait = start
-		} else if t < ready {
-			wait = ready - t
-		}
-		if wait > 0 {
-			k.coldCount++
-		}
-		if t-last >= firstPause {
-			first = append(first, wait)
-		}
-		if gap := t - last; !math.IsInf(gap, 1) {
+	return playKept(arrivals, start, span, func(pause float64) float64 {
+		if !math.IsInf(pause, 1) {
 			for i, keep := range keeps {
-				cost[i] += math.Min(gap, keep)
-				if gap > keep {
+				cost[i] += math.Min(pause, keep)
+				if pause > keep {
 					cost[i] += price + start
 				}
 			}
 		}
-		last = t
-		keep := keeps[0]
-		for i := range keeps {
-			if cost[i] < cost[slices.Index(keeps, keep)] {
-				keep = keeps[i]
-			}
-		}
-		end = math.Max(t, ready) + keep
-	}
-	if !math.IsInf(end, -1) {
-		busy += math.Min(end, math.Max(span, begin)) - begin
-	}
-	k.finish(busy, first, len(arrivals), span)
-	return k
+		return keeps[slices.Index(cost, slices.Min(cost))]
+	})
 }
