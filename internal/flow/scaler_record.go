@@ -10,8 +10,11 @@ import (
 	"github.com/penstock-project/penstock/internal/scale"
 )
 
-// ScaleRecord is one recommendation with what was made of it, in the form of
-// penstock/recommendation/v1. What is unknown is absent or null.
+// ScaleRecordSchema names the form of a ScaleRecord in JSON.
+const ScaleRecordSchema = "penstock/recommendation/v1"
+
+// ScaleRecord is one recommendation with what was made of it. What is unknown is absent
+// or null.
 type ScaleRecord struct {
 	Schema string       `json:"schema"`
 	Pool   string       `json:"pool"`
@@ -115,7 +118,7 @@ type ScaleApplied struct {
 // recordOf turns a recommendation into a record. The loop adds what it alone knows.
 func recordOf(r *scale.Recommendation) *ScaleRecord {
 	x := &ScaleRecord{
-		Schema: scale.Schema, Pool: r.Pool, Time: r.Time, Sentence: r.Sentence, Current: r.Current, Ready: r.Ready, Draining: r.Draining,
+		Schema: ScaleRecordSchema, Pool: r.Pool, Time: r.Time, Sentence: r.Sentence, Current: r.Current, Ready: r.Ready, Draining: r.Draining,
 		Counted: r.Ready + r.Draining + len(r.Pending),
 		Pending: []ScalePending{}, Offered: tidy(r.Offered), PerReplica: tidy(r.PerReplica), Unit: r.Unit, Attainment: r.Attainment,
 		Signals: append([]scale.Signal{}, r.Signals...), Raw: r.Raw, Constraints: []ScaleConstraint{}, Binding: r.Binding, Next: r.Next,

@@ -129,7 +129,7 @@ func (s *Scaler) describeSignals() {
 			case age > staleAfter:
 				x.Note = "too old to warn"
 			case v > w.limit:
-				x.Desired = r.Current + max(1, int(math.Round(0.1*float64(r.Current))))
+				x.Desired = warned(r.Current)
 			}
 		} else {
 			x.Note = "unknown"

@@ -22,7 +22,7 @@ type history struct {
 	upAt     fleet.Time // of the last increase
 	downs    []fleet.Time
 	turns    []fleet.Time // changes of direction
-	starts   []fleet.Time // one entry a replica that was asked for
+	starts   []fleet.Time // of a minute, one entry a replica that was asked for
 	warnedAt fleet.Time   // of the last early warning that added a replica
 	blocked  block
 }
@@ -361,7 +361,7 @@ func (s *Scaler) note(v *view, n int) {
 	if n > v.current {
 		dir = 1
 		h.upAt = v.now
-		h.starts = slices.DeleteFunc(h.starts, func(t fleet.Time) bool { return t <= v.now.AddSeconds(-3600) })
+		h.starts = slices.DeleteFunc(h.starts, func(t fleet.Time) bool { return t <= v.now.AddSeconds(-60) })
 		if !h.any || n > h.final { // asked for now, not a second time
 			for range n - v.current {
 				h.starts = append(h.starts, v.now)

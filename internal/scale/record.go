@@ -10,9 +10,6 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 )
 
-// Schema names the form of a Recommendation in JSON.
-const Schema = "penstock/recommendation/v1"
-
 // Moment is a fleet.Time that JSON shows as RFC 3339 in UTC; 0 and fleet.Never are
 // null.
 type Moment fleet.Time
@@ -125,9 +122,8 @@ type Condition struct {
 
 // Recommendation is what the scaler would have, and how it came to it.
 type Recommendation struct {
-	Schema string `json:"schema"`
-	Pool   string `json:"pool"`
-	Time   Moment `json:"time"`
+	Pool string `json:"pool"`
+	Time Moment `json:"time"`
 
 	// NoOpinion says that nothing is known to decide by; Final is then what is
 	// there, and nobody may act on it.
@@ -150,7 +146,6 @@ type Recommendation struct {
 	Unit        string    `json:"unit"`          // of work
 	KnownForS   float64   `json:"known_for_s"`   // how long this traffic has been seen
 	Reversals   int       `json:"reversals_1h"`  // of the recommendation in the last hour
-	StartsS     float64   `json:"starts_1h_s"`   // replica time spent on starting in the last hour
 	HeldN       int       `json:"held"`          // requests that the router holds
 	HeldS       float64   `json:"held_oldest_s"` // how long the oldest held request has waited
 

@@ -103,7 +103,7 @@ func New(p Policy) *Scaler {
 	}
 	s.start.p50, s.start.p90 = s.start.quantiles()
 	s.relead()
-	s.rec.Schema, s.rec.Pool = Schema, p.Pool
+	s.rec.Pool = p.Pool
 	return s
 }
 
@@ -112,8 +112,7 @@ func (s *Scaler) relead() { s.lead = int32(s.start.p90) + 5 }
 // SetCapacity replaces the believed capacity table, as when the mean request or the
 // profile has changed.
 func (s *Scaler) SetCapacity(capacity []float64) {
-	s.policy.Capacity = capacity
-	s.table.set(capacity)
+	s.policy.Capacity, s.table.believed = capacity, capacity
 	s.restate()
 }
 

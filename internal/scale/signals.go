@@ -65,10 +65,12 @@ func (s *Scaler) earlyWarning(v *view, n int) (int, string, fleet.Time) {
 			return max(n, v.current), w.name + " is above its limit", h.warnedAt.AddSeconds(s.lead0())
 		}
 		h.warnedAt = v.now
-		more := max(1, int(math.Round(0.1*float64(v.current))))
-		return max(n, v.current+more), fmt.Sprintf("%s is %.3g %s, its limit %.3g", w.name, w.value.V, w.unit, w.limit), 0
+		return max(n, warned(v.current)), fmt.Sprintf("%s is %.3g %s, its limit %.3g", w.name, w.value.V, w.unit, w.limit), 0
 	}
 	return n, "", 0
 }
+
+// warned is the number that a sign above its limit asks for.
+func warned(current int) int { return current + max(1, int(math.Round(0.1*float64(current)))) }
 
 func (s *Scaler) lead0() float64 { return s.start.p90 + 60 }
