@@ -103,8 +103,7 @@ func (d *divider) next(i int) float64 {
 // what n replicas carry may rise faster than n in small fleets, and then the first of
 // them are worth what they carry together.
 func (c *Claim) gains() []float64 {
-	var t capacity
-	t.set(c.Capacity)
+	t := capacity{believed: c.Capacity, factor: 1}
 	serve := make([]float64, c.Want+1)
 	for n := range serve {
 		serve[n] = float64(n)
@@ -134,8 +133,7 @@ func (d *divider) shares() []Share {
 		c := &d.claims[i]
 		s := Share{Pool: c.Pool, Replicas: d.got[i], Accelerators: d.got[i] * c.size(), Short: d.got[i] < c.Want, Next: d.next(i)}
 		if len(c.Capacity) > 1 && c.Offered > 0 {
-			var t capacity
-			t.set(c.Capacity)
+			t := capacity{believed: c.Capacity, factor: 1}
 			s.Missed = math.Max(0, 1-t.carries(d.got[i])/c.Offered)
 		}
 		out[i] = s
