@@ -123,14 +123,8 @@ func StandingReserve(offered, carried []float64, start, attainment float64, from
 	play := func(reserve float64) float64 {
 		queue, missed, work := 0.0, 0.0, 0.0
 		for i, u := range offered {
-			rate := speed * (follow[i] + reserve)
-			queue += u - rate
-			m := 0.0
-			if queue < 0 {
-				queue = 0
-			} else if most := t.Slack * rate; queue > most {
-				m, queue = queue-most, most
-			}
+			var m float64
+			queue, m = fluid(queue, u, speed*(follow[i]+reserve), t.Slack)
 			if i >= from {
 				missed += m
 				work += u

@@ -38,17 +38,9 @@ func (f *refit) play(u float64, ready int, c *capacity, t *Tuning) {
 	f.work += u
 	one := t.Speed * c.knee() / c.factor * float64(ready) // as told, uncorrected
 	for i, k := range refitFactors {
-		rate := one * k
-		q := f.queue[i] + u - rate
-		if q <= 0 {
-			f.queue[i] = 0
-			continue
-		}
-		if most := t.Slack * rate; q > most {
-			f.missed[i] += q - most
-			q = most
-		}
-		f.queue[i] = q
+		var miss float64
+		f.queue[i], miss = fluid(f.queue[i], u, one*k, t.Slack)
+		f.missed[i] += miss
 	}
 }
 

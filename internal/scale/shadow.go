@@ -180,15 +180,8 @@ func (s *Scaler) play(u float64) {
 		}
 		want, turned := x.move(&k)
 		rate := speed * x.ready(t, want, k.lead)
-		q := x.queue + u - rate
-		most := s.tuning.Slack * rate
-		miss := 0.0
-		if q <= 0 {
-			q = 0
-		} else if q > most {
-			miss, q = q-most, most
-		}
-		x.queue = q
+		var miss float64
+		x.queue, miss = fluid(x.queue, u, rate, s.tuning.Slack)
 		if counts {
 			x.blockMiss += miss
 			x.blockCost += want
@@ -197,6 +190,19 @@ func (s *Scaler) play(u float64) {
 			}
 		}
 	}
+}
+
+// fluid moves a queue of work one second on: u arrives, rate is worked off, and what
+// would have to wait for more than slack seconds is missed.
+func fluid(queue, u, rate, slack float64) (left, missed float64) {
+	q, most := queue+u-rate, slack*rate
+	switch {
+	case q <= 0:
+		return 0, 0
+	case q > most:
+		return most, q - most
+	}
+	return q, 0
 }
 
 // pace is how fast a fleet may go down.
