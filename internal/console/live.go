@@ -361,41 +361,51 @@ func (s *Server) batch(cursor *uint64, f journal.Filter) *rows {
 	return out
 }
 
+// seriesPool is the history of one pool in the answer of /api/v1/series.
+type seriesPool struct {
+	Name    string           `json:"name"`
+	SLO     SLOState         `json:"slo"`
+	Columns map[string][]num `json:"columns"`
+}
+
+// seriesAnswer is the answer of /api/v1/series.
+type seriesAnswer struct {
+	Schema   string        `json:"schema"`
+	End      int64         `json:"end"`    // unix second of the last value
+	StepS    int           `json:"step_s"` // between two values
+	Pools    []seriesPool  `json:"pools"`
+	Marks    []Mark        `json:"marks"`
+	Phases   []Span        `json:"phases"`
+	Findings []FindingSpan `json:"findings"`
+}
+
 // series answers with the last quarter of an hour.
 func (s *Server) series(w http.ResponseWriter, r *http.Request) {
-	type pool struct {
-		Name    string           `json:"name"`
-		SLO     SLOState         `json:"slo"`
-		Columns map[string][]num `json:"columns"`
-	}
+	writeJSON(w, http.StatusOK, s.past(r.URL.Query().Get("pool")))
+}
+
+// past copies the history of one pool, or of all where the name is empty: a client
+// that reads slowly must not hold the lock that each sample needs.
+func (s *Server) past(want string) *seriesAnswer {
 	h := s.history
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	end := h.seconds
-	out := struct {
-		Schema   string         `json:"schema"`
-		End      int64          `json:"end"`    // unix second of the last value
-		StepS    int            `json:"step_s"` // between two values
-		Pools    []pool         `json:"pools"`
-		Marks    []Mark         `json:"marks"`
-		Phases   []*Span        `json:"phases"`
-		Findings []*FindingSpan `json:"findings"`
-	}{Schema: SeriesSchema, End: end, StepS: 1, Pools: []pool{}, Marks: h.marks, Phases: h.spans, Findings: h.findings}
-	if out.Marks == nil {
-		out.Marks = []Mark{}
+	out := &seriesAnswer{
+		Schema: SeriesSchema, End: end, StepS: 1, Pools: []seriesPool{},
+		Marks: append([]Mark{}, h.marks...), Phases: make([]Span, 0, len(h.spans)), Findings: make([]FindingSpan, 0, len(h.findings)),
 	}
-	if out.Phases == nil {
-		out.Phases = []*Span{}
+	for _, span := range h.spans {
+		out.Phases = append(out.Phases, *span)
 	}
-	if out.Findings == nil {
-		out.Findings = []*FindingSpan{}
+	for _, f := range h.findings {
+		out.Findings = append(out.Findings, *f)
 	}
-	want := r.URL.Query().Get("pool")
 	for _, name := range h.order {
 		if want != "" && name != want {
 			continue
 		}
-		p := pool{Name: name, SLO: s.slo(name), Columns: map[string][]num{}}
+		p := seriesPool{Name: name, SLO: s.slo(name), Columns: map[string][]num{}}
 		ps := h.pools[name]
 		first := h.firstKnown(ps, end)
 		for c, col := range columnNames {
@@ -411,7 +421,7 @@ func (s *Server) series(w http.ResponseWriter, r *http.Request) {
 		}
 		out.Pools = append(out.Pools, p)
 	}
-	writeJSON(w, http.StatusOK, out)
+	return out
 }
 
 // firstKnown is the first second of the history that holds a value.

@@ -125,7 +125,7 @@ func (t *replicaTimes) p95(now int64) num {
 type Mark struct {
 	Time time.Time `json:"time"`
 	Pool string    `json:"pool,omitempty"`
-	Kind string    `json:"kind"` // reload, policy, scale, ready, failed, restart, state
+	Kind string    `json:"kind"` // reload, policy, scale, ready, failed, phase, state
 	Text string    `json:"text"`
 }
 

@@ -258,3 +258,29 @@ func TestWhatIfAndReplay(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
+
+// freeWhileWritten is a client during whose reading the history must not be locked.
+type freeWhileWritten struct {
+	*httptest.ResponseRecorder
+	h      *history
+	locked bool
+}
+
+func (w *freeWhileWritten) Write(b []byte) (int, error) {
+	if w.h.mu.TryLock() {
+		w.h.mu.Unlock()
+	} else {
+		w.locked = true
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+func TestSeriesDoesNotHoldTheHistory(t *testing.T) {
+	a := newAdmin(t)
+	a.tick()
+	w := &freeWhileWritten{ResponseRecorder: httptest.NewRecorder(), h: a.history}
+	a.series(w, httptest.NewRequest("GET", "/api/v1/series", nil))
+	if w.locked || w.Body.Len() == 0 {
+		t.Errorf("locked %v while %d bytes were written", w.locked, w.Body.Len())
+	}
+}
