@@ -3,7 +3,7 @@
 // pages. The stream pauses while the tab is hidden and starts anew afterwards.
 import { useEffect, useState } from "./html.ts";
 import { ask } from "./api.ts";
-import type { Live, Mark, Num, Row, Series } from "./types.ts";
+import type { Live, Mark, Num, Recommendation, Row, Series } from "./types.ts";
 
 const SECONDS = 900;
 const MAX_ROWS = 200;
@@ -190,8 +190,17 @@ export const whoIs = (): Me => me;
 
 /** The address where this server has that part of the API, "" where it has not; undefined before it said so. */
 export function usePart(name: string, path: string): string | undefined {
-  const s = useStore(1000);
-  return s.live ? (s.live.parts.includes(name) ? path : "") : undefined;
+  const here = () => store.live?.parts.includes(name);
+  const [, set] = useState(here());
+  useEffect(() => store.subscribe(() => set(here())), [name]);
+  const has = here();
+  return has === undefined ? undefined : has ? path : "";
+}
+
+/** The newest recommendation of each pool that has one. */
+export function useScale() {
+  const a = usePoll<{ recommendations: Recommendation[] }>(usePart("scale", "/api/v1/scale"), 2000);
+  return { ...a, list: a.data?.recommendations ?? [] };
 }
 
 /** Asks again every `every` ms while the page shows. */

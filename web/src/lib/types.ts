@@ -48,13 +48,14 @@ export interface Decision {
     predicted_cached_tokens: number; attempts?: { endpoint: string; kind: string; after_ms: number }[]; maybe_duplicate?: boolean;
   };
 }
+interface ScaleRule { name: string; cost: number; misses: number; why_not?: string }
 export interface Recommendation {
-  pool: string; time: string; mode?: string; hand?: string; sentence?: string; current: Num; ready: Num;
-  pending?: { id: string; phase: string; since?: string; ready_at?: string; expected?: string; overdue?: boolean; reason?: string }[];
-  signals?: { name: string; value: Num; unit?: string; target?: Num; ratio?: Num; desired?: Num; age_ms?: Num; note?: string }[];
-  raw: Num; constraints?: { name: string; before: number; after: number; detail?: string; why?: string; until?: string }[]; desired?: Num; final?: Num; binding?: string;
-  rule?: { name?: string; cost?: Num; misses?: Num } | null; next_cheaper?: { name?: string; cost?: Num; misses?: Num; why_not?: string } | null;
-  scale_down_blocked?: { until?: string; why?: string } | null; next_evaluation?: string; applied?: { at?: string; ok?: boolean; error?: string } | null;
-  victims?: string[]; paused?: boolean; pinned?: Num | boolean; reason?: string; no_opinion?: string; owner?: string; blocked?: string; conditions?: { code: string; message: string; since?: string }[];
-  attainment?: Num; attained?: Num; start_p50_s?: Num; start_p90_s?: Num; reversals_1h?: Num; offered?: Num; per_replica?: Num; unit?: string; known_for_s?: Num;
+  pool: string; time: string; mode: string; hand: string; sentence: string; current: number; ready: number; raw: number; desired: Num; binding: string;
+  pending: { id: string; phase: string; since: string | null; ready_at: string | null; overdue: boolean; reason?: string }[];
+  signals: { name: string; value: Num; unit: string; target?: number; ratio?: number; desired?: number; age_ms?: number; note?: string }[];
+  constraints: { name: string; before: number; after: number; detail?: string; until?: string }[];
+  rule?: ScaleRule; next_cheaper?: ScaleRule; scale_down_blocked?: { until: string | null; why: string };
+  next_evaluation: string | null; applied?: { at: string | null; ok: boolean; error?: string };
+  victims: string[]; paused: boolean; pinned?: number; no_opinion?: string; owner?: string; blocked?: string; conditions: { code: string; message: string }[];
+  attainment: number; attained?: number; start_p50_s: number; start_p90_s: number; reversals_1h: number; offered: number; per_replica: number; unit: string; known_for_s: number;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first page: are users fine, what binds, what does the system do about it.
 import { html } from "../lib/html.ts";
-import { usePart, usePoll, useStore, type Store } from "../lib/live.ts";
+import { useScale, useStore, type Store } from "../lib/live.ts";
 import { clock, count, known, ms, pct, plural, short } from "../lib/format.ts";
 import { Ago, Cli, Empty, Panel, State, Still, Track, kvKind } from "../lib/ui.ts";
 import { useQuery } from "../lib/router.ts";
@@ -25,16 +25,15 @@ function Hit({ pool }: { pool: Pool }) {
   return html`<div class="bars">${rows.map(([name, v, kind]) => html`<div class="bar"><span>${name}</span><${Track} value=${v} kind=${kind} /><b>${pct(v)}</b></div>`)}</div>`;
 }
 
-function ScaleFact({ pool, rec, asked }: { pool: Pool; rec?: Recommendation; asked: boolean }) {
+function ScaleFact({ pool, rec, none }: { pool: Pool; rec?: Recommendation; none: string }) {
   if (!rec) {
-    return html`<div class="fact"><dt>Scaling</dt><dd><div class="v">${pool.phases.ready ?? 0}<small> of ${pool.replicas.length} ready</small></div><div class="d">${asked ? "no scaler runs for this pool" : "what the scaler wants is not known yet"}</div></dd></div>`;
+    return html`<div class="fact"><dt>Scaling</dt><dd><div class="v">${pool.phases.ready ?? 0}<small> of ${pool.replicas.length} ready</small></div><div class="d">${none}</div></dd></div>`;
   }
-  const want = rec.desired ?? rec.final ?? null;
-  return html`<div class="fact"><dt>Scaling</dt><dd><div class="v">${pool.phases.ready ?? 0}<small> ready, wants </small>${count(want)}</div>
+  return html`<div class="fact"><dt>Scaling</dt><dd><div class="v">${pool.phases.ready ?? 0}<small> ready, wants </small>${count(rec.desired)}</div>
     <div class="d"><a href=${"/scale/" + encodeURIComponent(pool.name)}>${rec.sentence || rec.binding || "why"}</a></div></dd></div>`;
 }
 
-function PoolCard({ pool, live, rec, asked }: { pool: Pool; live: Live; rec?: Recommendation; asked: boolean }) {
+function PoolCard({ pool, live, rec, none }: { pool: Pool; live: Live; rec?: Recommendation; none: string }) {
   const v = pool.verdict, now = pool.now, r = pool.recent;
   const over = known(r.ttft_p95_ms) && known(pool.slo.ttft_ms) && r.ttft_p95_ms > pool.slo.ttft_ms;
   const waits = known(now.waiting) || known(now.held) ? (now.waiting ?? 0) + (now.held ?? 0) : null;
@@ -54,19 +53,9 @@ function PoolCard({ pool, live, rec, asked }: { pool: Pool; live: Live; rec?: Re
       <div class="fact"><dt>Tokens a second</dt><dd><div class="v">${short(now.prompt_tokens_per_s)}<small> in</small> ${short(now.output_tokens_per_s)}<small> out</small></div>
         <div class="d">${known(now.requests_per_s) ? now.requests_per_s.toFixed(1) : "–"} requests/s, ${count(r.failed)} failed in the last minute</div></dd></div>
       <div class="fact"><dt>Prompt tokens from a cache</dt><dd><${Hit} pool=${pool} /></dd></div>
-      <${ScaleFact} pool=${pool} rec=${rec} asked=${asked} />
+      <${ScaleFact} pool=${pool} rec=${rec} none=${none} />
     </dl>
   </article>`;
-}
-
-/** The recommendations by pool; asked is false until the server has answered. */
-export function useScale(): { asked: boolean; of: Record<string, Recommendation> } {
-  const a = usePoll<unknown>(usePart("scale", "/api/v1/scale"), 3000);
-  const out: Record<string, Recommendation> = {};
-  const d = a.data as { recommendations?: Recommendation[]; pools?: Recommendation[]; scale?: Recommendation[] } | Recommendation[] | undefined;
-  const list = Array.isArray(d) ? d : d?.recommendations ?? d?.pools ?? d?.scale ?? [];
-  for (const r of list) if (r?.pool) out[r.pool] = r;
-  return { asked: a.data !== undefined || a.absent === true, of: out };
 }
 
 function Findings({ live }: { live: Live }) {
@@ -97,12 +86,13 @@ export function Overview() {
   const live = s.live;
   if (!live) return html`<h1>Overview</h1><p class="dim">Asking the server.</p>`;
   const pool = pickPool(s, query);
+  const none = scale.absent ? "no scaler runs here" : scale.data ? "no recommendation for this pool" : "what the scaler wants is not known yet";
   const stale = s.age() > 5;
   return html`<h1 class="vh">Overview</h1>
     <div class=${"stack" + (stale ? " stale" : "")}>
       ${!live.ready && html`<p class="lost">Not ready: ${live.reason}</p>`}
       ${!live.config.reload_ok && live.config.error && html`<p class="lost">The last reload failed and changed nothing: ${live.config.error}</p>`}
-      ${live.pools.map((p) => html`<${PoolCard} key=${p.name} pool=${p} live=${live} rec=${scale.of[p.name]} asked=${scale.asked} />`)}
+      ${live.pools.map((p) => html`<${PoolCard} key=${p.name} pool=${p} live=${live} rec=${scale.list.find((r) => r.pool === p.name)} none=${none} />`)}
       ${live.pools.length === 0 && html`<${Empty} title="No pool is configured" code="penstock serve --replica http://127.0.0.1:8000">A pool is a set of replicas that serve the same models.<//>`}
       ${pool && html`
         <${Panel} title="The last 15 minutes" sub=${`to ${clock(live.time)}`} right=${html`<${PoolPicker} s=${s} /><a class="btn" href=${"/incident?pool=" + encodeURIComponent(pool.name)}>Incident view</a>`} cli="penstock top">
