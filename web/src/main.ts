@@ -58,11 +58,31 @@ function Connection() {
     off ? (Number.isFinite(age) ? `no answer for ${secs(age)}` : "connecting") : "live"}</div>`;
 }
 
+/** How long nobody has answered; where the server does, nothing. */
+function Lost() {
+  const s = useStore(1000);
+  if (!s.received || (s.connected && s.age() <= 5)) return null;
+  return html`<p class="lost">The server does not answer; what follows is ${secs(s.age())} old. Trying again.</p>`;
+}
+
+function Foot() {
+  const { live } = useStore(1000);
+  return html`<footer class="foot">${live && html`<span>penstock ${live.version}</span><span>router ${live.router}</span><span>up ${secs(live.uptime_s)}</span>
+      <span>gateway ${live.listen.http || "off"}</span><span>configuration ${live.config.digest}</span>`}</footer>`;
+}
+
+function SignOut() {
+  const [me, set] = useState(whoIs());
+  useEffect(() => store.subscribe(() => set(whoIs())), []);
+  return me.session ? html`<form method="post" action="/logout"><button class="btn ghost">sign out ${me.name}</button></form>` : null;
+}
+
+// The frame renders when the path or the theme changes, not with every message: all
+// of a page would follow.
 function App() {
   const path = usePath();
   const main = useRef<HTMLElement>(null);
   const [theme, setTheme] = useState(savedTheme());
-  const s = useStore(1000);
   useEffect(() => {
     const here = pages.find(([p]) => (p === "/" ? path === "/" : path.startsWith(p)));
     document.title = `${here ? here[1] : "Not found"} · Penstock`;
@@ -83,7 +103,6 @@ function App() {
       localStorage.setItem("penstock.theme", next);
     } catch { /* a private window keeps nothing */ }
   };
-  const lost = s.received > 0 && (!s.connected || s.age() > 5);
   return html`<a class="skip" href="#main" onClick=${(e: Event) => { e.preventDefault(); main.current?.focus(); }}>Skip to the content</a>
     <header class="top"><div class="top-in">
       <a class="brand" href="/"><svg viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="7" fill="#00707a" /><path d="M7 8h5v16H7zM20 8h5v16h-5z" fill="#fff" /><path d="M12 17h8v7h-8z" fill="#7fdbe2" /><path d="M12 8h8v4h-8z" fill="#fff" /></svg>Penstock</a>
@@ -93,14 +112,13 @@ function App() {
       })}</nav>
       <${Connection} />
       <button class="btn ghost" onClick=${cycle} aria-label=${`theme: ${theme}; switch to ${next}`}>${theme === "auto" ? "◐ auto" : theme === "light" ? "○ light" : "● dark"}</button>
-    ${whoIs().session && html`<form method="post" action="/logout"><button class="btn ghost">sign out ${whoIs().name}</button></form>`}
+      <${SignOut} />
     </div></header>
     <main id="main" tabindex="-1" ref=${main}>
-      ${lost && html`<p class="lost">The server does not answer; what follows is ${secs(s.age())} old. Trying again.</p>`}
+      <${Lost} />
       ${pageOf(path)}
     </main>
-    <footer class="foot">${s.live && html`<span>penstock ${s.live.version}</span><span>router ${s.live.router}</span><span>up ${secs(s.live.uptime_s)}</span>
-      <span>gateway ${s.live.listen.http || "off"}</span><span>configuration ${s.live.config.digest}</span>`}</footer>`;
+    <${Foot} />`;
 }
 
 document.addEventListener("click", (e) => {

@@ -3,7 +3,7 @@
 // intervals. A canvas says nothing to a screen reader, so each chart carries a
 // sentence and a table.
 import uPlot from "uplot";
-import { html, useEffect, useRef } from "./html.ts";
+import { html, useEffect, useRef, useState } from "./html.ts";
 import { clock, known } from "./format.ts";
 import type { Mark, Num } from "./types.ts";
 
@@ -191,12 +191,13 @@ export function TimeChart(p: ChartProps) {
   </figure>`;
 }
 
-/** The values of charts as a table, one row a minute. */
+/** The values of charts as a table, one row a minute; made only while it is open. */
 export function DataTable({ x, lines, format }: { x: number[]; lines: Line[]; format: (v: Num | undefined, label: string) => string }) {
+  const [open, setOpen] = useState(false);
   const rows: number[] = [];
-  for (let i = x.length - 1; i >= 0; i -= 60) rows.push(i);
-  return html`<details class="data"><summary>the numbers as a table</summary><div class="scroll" tabindex="0" role="group" aria-label="values by minute"><table>
+  for (let i = x.length - 1; open && i >= 0; i -= 60) rows.push(i);
+  return html`<details class="data" onToggle=${(e: Event) => setOpen((e.target as HTMLDetailsElement).open)}><summary>the numbers as a table</summary><div class="scroll" tabindex="0" role="group" aria-label="values by minute"><table>
     <thead><tr><th scope="col">time</th>${lines.map((l) => html`<th scope="col" class="num">${l.label}</th>`)}</tr></thead>
-    <tbody>${rows.map((i) => html`<tr key=${x[i]}><td>${clock(x[i]! * 1000)}</td>${lines.map((l) => html`<td class="num">${format(l.values[i], l.label)}</td>`)}</tr>`)}</tbody>
+    <tbody>${rows.map((i) => html`<tr><td>${clock(x[i]! * 1000)}</td>${lines.map((l) => html`<td class="num">${format(l.values[i], l.label)}</td>`)}</tr>`)}</tbody>
   </table></div></details>`;
 }

@@ -6,6 +6,7 @@ import { ask } from "./api.ts";
 import type { Live, Mark, Num, Recommendation, Row, Series } from "./types.ts";
 
 const SECONDS = 900;
+const GAP_MS = 2500; // messages come twice a second
 const MAX_ROWS = 200;
 
 export interface PoolSeries { x: number[]; cols: Record<string, Num[]>; slo: { ttft_ms: Num; itl_ms: Num } }
@@ -49,7 +50,7 @@ export class Store {
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
     addEventListener("pagehide", () => this.close());
     setInterval(() => {
-      if (Date.now() - this.received > 2500) this.changed();
+      if (Date.now() - this.received > GAP_MS) this.changed();
     }, 1000);
     this.open();
   }
@@ -85,7 +86,6 @@ export class Store {
     this.source = es;
     es.onopen = () => {
       this.connected = true;
-      void this.history();
       this.changed();
     };
     es.onerror = () => {
@@ -99,7 +99,10 @@ export class Store {
 
   private async history(): Promise<void> {
     const r = await ask<Series>("/api/v1/series");
-    if (!("data" in r)) return;
+    if (!("data" in r)) {
+      this.router = ""; // the next message asks again
+      return;
+    }
     this.series.clear();
     for (const p of r.data.pools) {
       const any = p.columns["ready"] ?? [];
@@ -112,7 +115,8 @@ export class Store {
   }
 
   private tick(l: Live): void {
-    if (this.router && l.router !== this.router) void this.history(); // another process answers
+    // The past is asked for at first, after a gap, and where another process answers.
+    if (Date.now() - this.received > GAP_MS || (l.router ?? "") !== this.router) void this.history();
     this.router = l.router ?? "";
     this.live = l;
     this.received = Date.now();
@@ -137,6 +141,7 @@ export class Store {
     for (const m of l.marks) {
       if (!this.marks.some((o) => o.time === m.time && o.text === m.text)) this.marks.push(m);
     }
+    while (this.marks[0] && Date.parse(this.marks[0].time) / 1000 < t - SECONDS) this.marks.shift();
     this.changed();
   }
 

@@ -100,7 +100,7 @@ export function Overview() {
         <//>
         <${Findings} live=${live} />
         <${Still} stamp=${pool.name + (pool.replicas.length > 100 ? Math.floor(Date.parse(live.time) / 1500) : live.time)} draw=${() => html`<${Replicas} pool=${pool} />`} />
-        <${Panel} title="Decisions as they end" right=${html`<a class="btn" href="/decisions">All</a>`} cli="penstock explain --last"><${DecisionFeed} gateway=${live.listen.http} model=${pool.models[0] ?? "MODEL"} most=${14} /><//>`}
+        <${Still} stamp=${pool.name} draw=${() => html`<${Panel} title="Decisions as they end" right=${html`<a class="btn" href="/decisions">All</a>`} cli="penstock explain --last"><${DecisionFeed} pool=${pool} most=${14} /><//>`} />`}
     </div>
     <p class="vh" role="status">${live.pools.map((p) => `${p.name}: ${p.verdict.state}`).join("; ")}</p>`;
 }

@@ -6,7 +6,7 @@ import { store, useStore } from "../lib/live.ts";
 import { Empty } from "../lib/ui.ts";
 import { go } from "../lib/router.ts";
 import { ask } from "../lib/api.ts";
-import type { Decision, Row } from "../lib/types.ts";
+import type { Decision, Pool, Row } from "../lib/types.ts";
 
 /** Rows never change once shown. */
 class RowView extends Component<{ r: Row }> {
@@ -33,7 +33,7 @@ function rowOf(d: Decision): Row {
   };
 }
 
-export function DecisionFeed({ gateway, model, most, filters }: { gateway: string; model: string; most: number; filters?: boolean }) {
+export function DecisionFeed({ pool, most, filters }: { pool?: Pool; most: number; filters?: boolean }) {
   const s = useStore(500);
   const [draft, setDraft] = useState(s.filter);
   const [paused, setPaused] = useState(s.paused);
@@ -58,7 +58,7 @@ export function DecisionFeed({ gateway, model, most, filters }: { gateway: strin
     await store.setFilter(text);
     if (!store.filterError) void fill();
   };
-  const rows = s.rows.slice(0, most);
+  const rows = s.rows.slice(0, most), model = (pool ?? s.live?.pools[0])?.models[0] ?? "MODEL";
   return html`<div class="stack">
     <form class="legend" onSubmit=${(e: Event) => { e.preventDefault(); void apply(draft); }}>
       <button type="button" class="btn" aria-pressed=${paused} onClick=${pause}>${paused ? "Go on" : "Pause"}</button>
@@ -71,7 +71,7 @@ export function DecisionFeed({ gateway, model, most, filters }: { gateway: strin
     ${rows.length === 0
       ? s.filter
         ? html`<${Empty} title="No recorded decision passes this filter">Fields: id, pool, model, adapter, tenant, replica, why, kind, status, ttft, e2e, queue, cached, output, prompt, margin.<//>`
-        : html`<${Empty} title="No request came yet" code=${`curl ${gateway || "http://127.0.0.1:8080"}/v1/chat/completions -H 'content-type: application/json' \\\n  -d '{"model":"${model}","max_tokens":20,"messages":[{"role":"user","content":"Hello"}]}'`}>Send one, and see here where it went and why.<//>`
+        : html`<${Empty} title="No request came yet" code=${`curl ${s.live?.listen.http || "http://127.0.0.1:8080"}/v1/chat/completions -H 'content-type: application/json' \\\n  -d '{"model":"${model}","max_tokens":20,"messages":[{"role":"user","content":"Hello"}]}'`}>Send one, and see here where it went and why.<//>`
       : html`<div class="scroll" tabindex="0" role="group" aria-label="decisions"><table>
         <thead><tr><th scope="col">Time</th><th scope="col">Request</th><th scope="col">Model</th><th scope="col">Replica</th><th scope="col">Reason</th><th scope="col" class="num">Prompt</th><th scope="col" class="num">Cached</th><th scope="col" class="num">Held</th><th scope="col" class="num">TTFT</th></tr></thead>
         <tbody>${rows.map((r) => html`<${RowView} key=${r.id} r=${r} />`)}</tbody></table></div>`}
