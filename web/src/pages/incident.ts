@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happened: user latency, queue, KV, replicas by phase and what was done, on
 // one time axis. A finding highlights the time in which it held.
-import { html, useEffect, useState } from "../lib/html.ts";
-import { ask, cli } from "../lib/api.ts";
+import { html } from "../lib/html.ts";
+import { cli } from "../lib/api.ts";
 import { clock, count, known, ms, pct, secs } from "../lib/format.ts";
-import { useStore, type Store } from "../lib/live.ts";
+import { usePoll, useStore, type Store } from "../lib/live.ts";
 import { useQuery } from "../lib/router.ts";
 import { Copy, Empty, Page, Panel, State, Still, byName } from "../lib/ui.ts";
 import { Strip, begin, stampOf, type Range } from "../parts/strip.ts";
@@ -42,6 +42,10 @@ function Gantt({ spans, range, hi }: { spans: Span[]; range: Range; hi?: Held })
   <div class="legend">${["ready", "slow", "loading", "warming", "pending", "draining", "failed"].filter((p) => spans.some((s) => s.phase === p)).map((p) => html`<span key=${p}><i class=${"pip p-" + p} aria-hidden="true"></i>${p}</span>`)}</div></div>`;
 }
 
+/** Findings of a pool, its replicas, or no pool in particular, that held at some time of the range. */
+const held = (series: Series, pool: string, range: Range): Held[] => series.findings.filter((f) =>
+  (f.object === "pool " + pool || f.object.startsWith(`replica ${pool}/`) || !f.object.includes(" ")) && at(f.from) <= range.to && (!f.to || at(f.to) >= range.from));
+
 const most = (v: Num[]): Num => v.reduce<Num>((m, x) => (known(x) && (!known(m) || x > m) ? x : m), null);
 
 function markdown(pool: string, s: Store, series: Series, range: Range): string {
@@ -50,8 +54,8 @@ function markdown(pool: string, s: Store, series: Series, range: Range): string 
   const lines = [`## ${pool}, ${new Date(range.from * 1000).toISOString()} to ${new Date(range.to * 1000).toISOString()}`, ``,
     `| | highest |`, `|---|---|`, `| TTFT p95 | ${ms(most(inside("ttft_p95_ms")))} (promised ${ms(data?.slo.ttft_ms)}) |`, `| waiting at replicas | ${count(most(inside("waiting")))} |`, `| held by the router | ${count(most(inside("held")))} |`,
     `| KV cache, fullest | ${pct(most(inside("kv_max")))} |`, `| failed a second | ${known(most(inside("failed_per_s"))) ? most(inside("failed_per_s"))!.toFixed(1) : "–"} |`, ``, `### Findings`, ``];
-  const held = series.findings.filter((f) => at(f.from) <= range.to && (!f.to || at(f.to) >= range.from));
-  lines.push(...(held.length ? held.map((f) => `- **${f.code}** (${f.severity}) ${f.object}, ${clock(f.from)} to ${f.to ? clock(f.to) : "now"}: ${f.message} ${f.remedy}`) : ["none"]));
+  const found = held(series, pool, range);
+  lines.push(...(found.length ? found.map((f) => `- **${f.code}** (${f.severity}) ${f.object}, ${clock(f.from)} to ${f.to ? clock(f.to) : "now"}: ${f.message} ${f.remedy}`) : ["none"]));
   lines.push(``, `### Events`, ``, ...s.marks.filter((m) => (!m.pool || m.pool === pool) && at(m.time) >= range.from && at(m.time) <= range.to).map((m) => `- ${clock(m.time)} ${m.text}`));
   lines.push(``, "`" + cli("penstock diagnose bundle") + "` collects the records behind this.");
   return lines.join("\n");
@@ -60,18 +64,7 @@ function markdown(pool: string, s: Store, series: Series, range: Range): string 
 export function Incident() {
   const s = useStore(1000);
   const [query, set] = useQuery();
-  const [series, setSeries] = useState<Series | null>(null);
-  useEffect(() => {
-    let on = true, timer = 0;
-    const go = async () => {
-      const a = await ask<Series>("/api/v1/series");
-      if (!on) return;
-      if ("data" in a) setSeries(a.data);
-      timer = window.setTimeout(go, 3000);
-    };
-    void go();
-    return () => { on = false; clearTimeout(timer); };
-  }, []);
+  const series = usePoll<Series>("/api/v1/series", 3000).data;
   const pool = pickPool(s, query);
   if (!pool || !series || !s.past) return html`<${Page} title="Incident"><p class="dim">Asking the server.</p><//>`;
   const data = s.series.get(pool.name);
@@ -79,7 +72,7 @@ export function Incident() {
   const last = Number(query.get("last") ?? 15);
   const fixed = query.get("from") && query.get("to");
   const range: Range = fixed ? { from: at(query.get("from")!), to: at(query.get("to")!) } : { from: begin(data?.x ?? [], end, last * 60), to: end };
-  const mine = series.findings.filter((f) => (f.object.includes(" ") ? f.object.includes(pool.name) : true) && at(f.from) <= range.to && (!f.to || at(f.to) >= range.from))
+  const mine = held(series, pool.name, range)
     .sort((a, b) => Number(!!a.to) - Number(!!b.to) || at(b.from) - at(a.from));
   const key = (f: Held) => f.code + "|" + f.object + "|" + f.from;
   const hi = mine.find((f) => key(f) === query.get("finding"));

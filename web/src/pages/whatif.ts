@@ -109,7 +109,7 @@ export function WhatIf() {
       <div class="stack">
         <div class="knobs"><${Slider} id="k-load" label="Load, of what the fleet carries without a cache" value=${load} min=${0.05} max=${1.5} step=${0.05} show=${pct(load)} set=${(v: number) => set({ load: String(v) })} /></div>
         ${ran.error && html`<p class="lost" role="alert">${ran.error}</p>`}
-        ${ran.c ? html`<${Ran} c=${ran.c} took=${ran.took} />` : html`<p class="dim">Plays 3,000 requests under each of ${POLICIES.length} policies; the simulator runs the same code that routes real requests. It takes less than a second.</p>`}
+        ${ran.c ? html`<${Ran} c=${ran.c} took=${ran.took} />` : html`<p class="dim">Plays 3,000 requests under each of ${POLICIES.length} policies; the simulator runs the same code that routes real requests.</p>`}
       </div><//>
     <${Parted} k=${k} load=${load} />
     <${Yours} />
