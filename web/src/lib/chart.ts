@@ -87,7 +87,8 @@ function paint(u: uPlot, p: ChartProps): void {
       ctx.fillStyle = color("red");
       ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
       ctx.textAlign = "right";
-      ctx.fillText(p.limitLabel ?? "promised", bbox.left + bbox.width - 4 * devicePixelRatio, y - 4 * devicePixelRatio);
+      ctx.textBaseline = "bottom"; // drawing the axes left another
+      ctx.fillText(p.limitLabel ?? "promised", bbox.left + bbox.width - 4 * devicePixelRatio, y - devicePixelRatio);
     }
   }
   ctx.restore();
@@ -97,7 +98,8 @@ function options(p: () => ChartProps, width: number, onCursor: (i: number | null
   const now = p();
   const axis = { stroke: () => color("dim"), font: "11px system-ui, sans-serif", grid: { stroke: () => color("line"), width: 1 }, ticks: { show: false } };
   return {
-    width, height: now.height ?? 130, padding: [8, 4, 0, 0], legend: { show: false },
+    width, height: now.height ?? 130, legend: { show: false },
+    padding: [8, 26, 0, 0], // on the right half of the last label of the time axis; .gantt .lane leaves the same
     cursor: {
       sync: now.sync ? { key: now.sync, setSeries: false } : undefined, points: { size: 6, width: 2 }, y: false,
       drag: { x: !!now.onSelect, y: false, setScale: false },
