@@ -100,6 +100,45 @@ test("500 replicas and 200 decisions a second", { timeout: 180_000 }, async (t) 
   await context.close();
 });
 
+test("a rollout that runs: evidence, and what an operator does", { timeout: 180_000 }, async (t) => {
+  const [gw, admin, r1, r2] = [await freePort(), await freePort(), await freePort(), await freePort()], base = `http://127.0.0.1:${admin}`;
+  for (const [port, model] of [[r1, "m-v1"], [r2, "m-v2"]]) {
+    const r = await start(["replica", "--model", model, "--listen", `127.0.0.1:${port}`, "--speed", "50"], `http://127.0.0.1:${port}/health`);
+    t.after(() => r.stop("SIGKILL"));
+  }
+  const file = join(mkdtempSync(join(tmpdir(), "console-")), "penstock.yaml");
+  writeFileSync(file, `listen: {http: "127.0.0.1:${gw}", admin: "127.0.0.1:${admin}"}
+pools:
+  - {name: one, models: [{name: m-v1}], replicas: {static: ["http://127.0.0.1:${r1}"]}}
+  - {name: two, models: [{name: m-v2}], replicas: {static: ["http://127.0.0.1:${r2}"]}}
+rollouts:
+  - {name: review, model: m, baseline: {model: m-v1}, canary: {model: m-v2}, sticky: user, steps: [50%, 100%]}
+`);
+  const server = await start(["serve", "-c", file], base + "/readyz");
+  t.after(() => server.stop("SIGKILL"));
+  const ask = async (i) => (await fetch(`http://127.0.0.1:${gw}/v1/chat/completions`, {
+    method: "POST", headers: { "content-type": "application/json" },
+    body: JSON.stringify({ model: "m", user: "u" + i, stream: true, max_tokens: 4, messages: [{ role: "user", content: "question " + i }] }),
+  })).text();
+  for (let i = 0; i < 300; i += 20) await Promise.all(Array.from({ length: 20 }, (_, k) => ask(i + k)));
+  for (const [colorScheme, width] of [["light", 1280], ["dark", 390]]) {
+    const context = await browser.newContext({ colorScheme, viewport: { width, height: 900 }, bypassCSP: true });
+    const { page, bad } = await open(context, base);
+    await page.goto(base + "/rollout");
+    const evidence = page.getByRole("group", { name: "evidence" });
+    await evidence.getByRole("rowheader", { name: "Time to first token" }).waitFor();
+    await inspect(page, bad, `a rollout that runs, ${colorScheme}, ${width}`);
+    await page.screenshot({ path: join(OUT, `rollout-runs-${colorScheme}-${width}.png`), fullPage: true });
+    if (width === 1280) {
+      await page.getByRole("button", { name: "hold" }).click();
+      await page.locator(".state", { hasText: "held" }).waitFor();
+      await page.getByRole("button", { name: "promote" }).click();
+      await page.locator(".state", { hasText: "held" }).waitFor({ state: "detached" });
+    }
+    await context.close();
+  }
+});
+
 test("keys: a form, a cookie that no script reads, and a role that may only look", async (t) => {
   const fleet = await replicas(1), [gw, admin] = [await freePort(), await freePort()], base = `http://127.0.0.1:${admin}`;
   t.after(() => fleet.stop());

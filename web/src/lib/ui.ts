@@ -12,10 +12,11 @@ const icons: Record<string, string> = {
   note: "M8 7v5M8 4v.3",
 };
 
-export function State({ state }: { state: string }) {
+/** A word with the colour and sign of a state; the word is the state's own where none is given. */
+export function State({ state, word = state }: { state: string; word?: string }) {
   return html`<span class=${"state s-" + state}>
     <svg viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d=${icons[state] ?? icons.idle} /></svg>
-    ${state}</span>`;
+    ${word}</span>`;
 }
 
 async function copy(text: string): Promise<boolean> {
