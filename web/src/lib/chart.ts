@@ -39,7 +39,7 @@ export function themeChanged(): void {
 }
 if (typeof matchMedia === "function") matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themeChanged);
 
-const markColor: Record<string, string> = { scale: "purple", reload: "blue", policy: "blue", failed: "red", ready: "green", state: "amber", phase: "grey", restart: "orange" };
+const markColor: Record<string, string> = { scale: "purple", reload: "blue", policy: "blue", failed: "red", ready: "green", state: "amber", phase: "grey" };
 export const colorOfMark = (kind: string): string => markColor[kind] ?? "grey";
 
 function paint(u: uPlot, p: ChartProps): void {

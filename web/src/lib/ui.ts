@@ -3,7 +3,7 @@
 import { Component, html, useState } from "./html.ts";
 import type { ComponentChildren } from "preact";
 import { cli } from "./api.ts";
-import { clock, known, ms, secs } from "./format.ts";
+import { clock, known, secs } from "./format.ts";
 import type { Num } from "./types.ts";
 
 const icons: Record<string, string> = {
@@ -93,8 +93,3 @@ export class Still extends Component<{ stamp: string; draw: () => unknown }> {
 // Comparing with options given each time is a hundred times slower.
 const collator = new Intl.Collator("en", { numeric: true });
 export const byName = (a: string, b: string): number => collator.compare(a, b);
-
-/** A number beside its promise. */
-export function against(v: Num, slo: Num): string {
-  return known(slo) ? `${ms(v)} of ${ms(slo)}` : ms(v);
-}
