@@ -62,17 +62,17 @@ func (d *Door) Scan(s *wire.Scan, surface fleet.Surface, contentType string, bod
 	} else {
 		err = wire.ScanRequest(s, surface, body, d.Limits)
 	}
-	var bad *wire.BadRequest
-	switch {
-	case err == nil:
+	if err == nil {
 		lim := d.Limits.WithDefaults()
-		if bad = s.Check(body, &lim); bad == nil {
-			return nil
+		if bad := s.Check(body, &lim); bad != nil {
+			return wire.FromBadRequest(bad)
 		}
-	case !errors.As(err, &bad):
-		return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
+		return nil
 	}
-	return wire.FromBadRequest(bad)
+	if bad, ok := errors.AsType[*wire.BadRequest](err); ok {
+		return wire.FromBadRequest(bad)
+	}
+	return &wire.Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidJSON, Message: "the body cannot be read"}
 }
 
 // UnknownModel makes the answer to a name that leads nowhere, or to nowhere for this

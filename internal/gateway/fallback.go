@@ -55,8 +55,8 @@ func (c *call) acquire(ctx context.Context) (*flow.Grant, error) {
 	}
 	g, err := c.acquireIn(ctx)
 	c.req.Deadline = deadline
-	var none *flow.NoReplicaError
-	if err == nil || !errors.As(err, &none) {
+	none, ok := errors.AsType[*flow.NoReplicaError](err)
+	if !ok {
 		return g, err
 	}
 	via := viaNoReplica
@@ -79,8 +79,7 @@ func (c *call) acquireIn(ctx context.Context) (*flow.Grant, error) {
 		ask = c.waitFor
 	}
 	g, err := ask(ctx)
-	var full *entry.QueueFull
-	if errors.As(err, &full) {
+	if _, full := errors.AsType[*entry.QueueFull](err); full {
 		c.h.metrics.overLimit("queue").Inc()
 		c.limit = "queue"
 	}
@@ -95,6 +94,7 @@ func (c *call) askPool(ctx context.Context) (*flow.Grant, error) {
 // request as it was, where none does.
 func (c *call) elsewhere(ctx context.Context, via string) *flow.Grant {
 	own, was := c.target, c.req
+	was.Blocks = slices.Clone(was.Blocks) // they may live in the hasher's memory, which the others use
 	cat := c.h.catalogue.Load()
 	for _, name := range own.pool.Fallback {
 		to := cat.spare(name, own)
@@ -105,7 +105,7 @@ func (c *call) elsewhere(ctx context.Context, via string) *flow.Grant {
 		c.target = to
 		c.h.door.Fill(&c.req, &c.scan, c.body, &c.hasher, &to.Place, c.salt, to.pool.Flow.BytesPerToken(to.Model))
 		c.req.ID, c.req.Tenant, c.req.Class, c.req.Private, c.req.Deadline, c.req.Arrived = was.ID, was.Tenant, was.Class, was.Private, was.Deadline, was.Arrived
-		c.req.Arm, c.req.Via = was.Arm, own.pool.Name+": "+via
+		c.req.Session, c.req.Arm, c.req.Via = was.Session, was.Arm, own.pool.Name+": "+via
 		g, err := c.acquireIn(ctx)
 		if err == nil {
 			c.h.metrics.fallbacks.WithLabelValues(own.pool.Name, to.pool.Name, via).Inc()
@@ -121,9 +121,6 @@ func (c *call) elsewhere(ctx context.Context, via string) *flow.Grant {
 		}
 	}
 	c.target, c.req = own, was
-	// The hashes of the prompt live in the hasher's memory, which the others used.
-	c.h.door.Fill(&c.req, &c.scan, c.body, &c.hasher, &own.Place, c.salt, own.pool.Flow.BytesPerToken(own.Model))
-	c.req.ID, c.req.Tenant, c.req.Class, c.req.Private, c.req.Deadline, c.req.Arrived, c.req.Arm = was.ID, was.Tenant, was.Class, was.Private, was.Deadline, was.Arrived, was.Arm
 	return nil
 }
 

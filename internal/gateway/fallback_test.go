@@ -3,8 +3,12 @@
 package gateway
 
 import (
+	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,4 +155,37 @@ func TestFallbackByWait(t *testing.T) {
 		t.Errorf("nobody is sooner, and it got %d %s", res.StatusCode, text)
 	}
 	f.settled()
+}
+
+// A pool that serves instead sees the same request, and one that comes back to its own
+// pool is as it was.
+func TestFallbackKeepsTheRequest(t *testing.T) {
+	f := newFixture(t, setup{})
+	f.h.door.SessionHeaders = []string{"x-session-id"}
+	spare := more{Pool: Pool{Name: "spare", Models: []Model{{Name: "m"}}, Spare: true}, urls: []string{"http://127.0.0.1:1"}}
+	f.grow(Pool{Models: []Model{{Name: "m"}}, Fallback: []string{"spare"}}, spare)
+	c := newCall(f.h)
+	long := strings.Replace(chatBody, "hello", strings.Repeat("hello ", 500), 1)
+	r := httptest.NewRequest("POST", "/v1/chat/completions", strings.NewReader(long))
+	r.Header.Set("X-Session-Id", "s-1")
+	c.w, c.r, c.route, c.ctx = httptest.NewRecorder(), r, routes["/v1/chat/completions"], t.Context()
+	if err := c.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	was := c.req
+	was.Blocks = slices.Clone(was.Blocks)
+	if was.Session == 0 || len(was.Blocks) == 0 {
+		t.Fatalf("%+v", was)
+	}
+	g := c.elsewhere(t.Context(), viaNoReplica)
+	if g == nil || c.target.pool.Name != "spare" || c.req.Session != was.Session {
+		t.Errorf("at the other pool: %+v", c.req)
+	}
+	g.Done(fleet.Outcome{Kind: fleet.OutcomeRefused})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.target, c.req, c.fallen.tried = f.h.catalogue.Load().find([]byte("m")), was, nil
+	if c.elsewhere(gone, viaNoReplica) != nil || !reflect.DeepEqual(c.req, was) {
+		t.Errorf("back home: %+v, it was %+v", c.req, was)
+	}
 }
