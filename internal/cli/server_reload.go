@@ -79,21 +79,22 @@ func (s *server) Reload(next *config.Config) error {
 			}
 		}
 	}
-	running.Rollouts, running.Accelerators = next.Rollouts, next.Accelerators
-	if running.Logging.Rules = next.Logging.Rules; s.recording.prompts != nil {
-		s.recording.prompts.SetRules(logRules(&running.Logging))
-	}
+	running.Rollouts, running.Accelerators, running.Logging.Rules = next.Rollouts, next.Accelerators, next.Logging.Rules
 	if err := s.front.update(s.pools, &running); err != nil {
 		return err
 	}
 	if err := s.front.h.Rollouts().Set(s.rolloutMemory.rolloutOptions(&running)); err != nil {
 		return err
 	}
+	s.accelerators.SetTotal(running.Accelerators.Total)
 	for i, lp := range s.pools {
 		if err := s.applyPool(lp, running.Pools[i]); err != nil {
 			return err
 		}
-		s.reloadScale(next, i, lp)
+		s.reloadScale(next, lp)
+	}
+	if s.recording.prompts != nil {
+		s.recording.prompts.SetRules(logRules(&running.Logging))
 	}
 	running.Tenants, running.Prices = applyTenants(s.cfg.Tenants, next.Tenants), next.Prices
 	s.meter.SetPolicy(quotaPolicy(&running))

@@ -128,9 +128,10 @@ func (s *server) scaleTick(t *flow.ScaleTick) {
 }
 
 // reloadScale applies the live keys of the scaler; s.mu is held.
-func (s *server) reloadScale(next *config.Config, i int, lp *livePool) {
-	if lp.scaler == nil {
-		return
+func (s *server) reloadScale(next *config.Config, lp *livePool) {
+	i := slices.IndexFunc(next.Pools, func(p config.Pool) bool { return p.Name == lp.name })
+	if i < 0 {
+		return // that it is gone from the file waits for a restart
 	}
 	profile, err := poolProfile(&lp.cfg)
 	if err != nil {
@@ -138,12 +139,6 @@ func (s *server) reloadScale(next *config.Config, i int, lp *livePool) {
 	}
 	p := scalePolicy(&lp.cfg, &profile)
 	p.Tuning = s.o.ScaleTuning
-	for k := range next.Pools {
-		if next.Pools[k].Name == lp.name {
-			i = k
-		}
-	}
-	s.accelerators.SetTotal(next.Accelerators.Total)
 	lp.scaler.SetPolicy(p, s.scaleMode(next, i, lp), holdOf(&lp.cfg))
 }
 
