@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -50,7 +51,9 @@ func TargetFor(base string) Target {
 	base = strings.TrimRight(base, "/")
 	id := base
 	if u, err := url.Parse(base); err == nil && u.Host != "" {
-		id = u.Host
+		// Scheme and host know no case (RFC 3986 6.2.2.1): one replica has one name.
+		u.Host = strings.ToLower(u.Host)
+		base, id = u.String(), u.Host
 		if u.Port() == "" && u.Scheme == "https" {
 			id += ":443"
 		} else if u.Port() == "" {
@@ -241,6 +244,11 @@ func targetOf(s string) (Target, error) {
 	}
 	if u.RawQuery != "" || u.Fragment != "" {
 		return Target{}, errors.New("not a base URL: drop what follows the path")
+	}
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return Target{}, errors.New("not a base URL: write the host in its ASCII form (xn--…) and escape the path")
+		}
 	}
 	return TargetFor(s), nil
 }

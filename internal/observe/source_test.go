@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -138,6 +139,9 @@ func TestParseTargets(t *testing.T) {
 		"- http://user:pw@a:1":               "credentials",
 		"[1, 2":                              "f: yaml",
 		"http://a:1/?x=1":                    "drop what follows",
+		"http://a:1\nHTTP://A:1":             "f:2: replica \"a:1\" is there twice",
+		"http://\xff:1":                      "ASCII",
+		"http://café:1":                      "ASCII",
 		"- {url: http://a:1, rank: first}\n": "cannot unmarshal",
 	} {
 		if _, err := ParseTargets("f", []byte(text)); err == nil || !strings.Contains(err.Error(), msg) {
@@ -150,6 +154,7 @@ func FuzzTargets(f *testing.F) {
 	f.Add([]byte("http://a:1\n# c\nhttps://b\n"))
 	f.Add([]byte(`[{"url": "http://d:4/x/", "id": "d", "rank": 1, "role": "prefill"}]`))
 	f.Add([]byte("- &a http://x\n- *a\n"))
+	f.Add([]byte("htTp://\xb8\xb8I000\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		list, err := ParseTargets("f", b)
 		if err != nil {
@@ -157,7 +162,7 @@ func FuzzTargets(f *testing.F) {
 		}
 		seen := map[string]bool{}
 		for _, e := range list {
-			if e.ID == "" || seen[e.ID] || !strings.HasPrefix(e.URL, "http") {
+			if e.ID == "" || seen[e.ID] || !utf8.ValidString(e.ID) || !strings.HasPrefix(e.URL, "http://") && !strings.HasPrefix(e.URL, "https://") {
 				t.Fatalf("target %+v", e)
 			}
 			seen[e.ID] = true
