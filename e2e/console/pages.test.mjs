@@ -109,6 +109,29 @@ test("from the first page to why, by keyboard alone", async () => {
   await context.close();
 });
 
+test("a journal that is dropped on the page, and the scaler asked for other targets", async () => {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
+  const { page, bad } = await open(context, base);
+  await page.goto(base + "/whatif?aim=0.95&max=2");
+  await page.getByRole("heading", { name: "Other targets" }).waitFor();
+  await page.getByText(/replica-hours,? and/).waitFor();
+  const asked = page.getByRole("row", { name: /^as asked/ });
+  assert.ok(Number(await asked.getByRole("cell").nth(1).textContent()) <= 2, "more replicas than asked for");
+  await page.getByLabel("Most replicas").fill("1");
+  await page.getByLabel("Most replicas").press("Enter");
+  await page.waitForFunction(() => new URL(location.href).searchParams.get("max") === "1");
+  const { decisions } = await (await fetch(base + "/api/v1/decisions?limit=50&filter=kind%3Dok")).json();
+  const buffer = Buffer.from(decisions.map((d) => JSON.stringify(d) + "\n").join(""));
+  await page.getByLabel(/drop a journal here/).setInputFiles({ name: "mine.jsonl", mimeType: "application/x-ndjson", buffer });
+  await page.getByText(/^mine\.jsonl: \d{4}-/).waitFor();
+  const row = page.getByRole("row", { name: /^least-requests/ });
+  assert.ok(Number(await row.getByRole("cell").nth(0).textContent()) > 0, "no decision was asked again");
+  await inspect(page, bad, "what if, asked");
+  await page.getByLabel(/drop a journal here/).setInputFiles({ name: "no.jsonl", mimeType: "text/plain", buffer: Buffer.from("hello\n") });
+  await page.getByRole("alert").getByText(/journal:1/).waitFor();
+  await context.close();
+});
+
 test("the filter of decisions, and what it refuses", async () => {
   const context = await browser.newContext();
   const { page } = await open(context, base);

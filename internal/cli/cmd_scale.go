@@ -193,8 +193,14 @@ func scaleReplayCmd(e *Env) *cobra.Command {
 		Short: "Evaluate a journal of the scaler again and compare",
 		Long: `Play the evaluations of a journal (scale.jsonl in the journal's directory) again:
 the same inputs through the scaler of this version. Exit code 3 where a
-recommendation comes out otherwise.`,
-		Example: "  penstock scale replay /var/lib/penstock/journal",
+recommendation comes out otherwise.
+
+With other targets (--attainment, --min, --max, --idle-after, --step-up, --step-down)
+say what they would have kept and what it would have lacked. The work that was offered
+is as recorded; replicas that were not there are taken to be ready after the start-up
+time that was known.`,
+		Example: `  penstock scale replay /var/lib/penstock/journal
+  penstock scale replay /var/lib/penstock/journal --attainment 95% --min 2`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usagef("penstock scale replay /var/lib/penstock/journal", "name one file or directory")
@@ -203,10 +209,18 @@ recommendation comes out otherwise.`,
 		},
 	}
 	out := outputFlag(c, "table", "json")
+	ask := targetFlags(c)
 	c.RunE = func(_ *cobra.Command, args []string) error {
+		targets, err := ask()
+		if err != nil {
+			return err
+		}
 		in, err := openScaleJournal(args[0])
 		if err != nil {
 			return err
+		}
+		if targets != nil {
+			return e.askScaleJournal(args[0], in, targets, *out == "json")
 		}
 		res, err := flow.ReplayScale(in)
 		if err != nil {

@@ -264,6 +264,15 @@ func (s *server) ScaleHistory(pool string, limit int) ([]*flow.ScaleRecord, bool
 	return sc.History(limit), true
 }
 
+// ScaleAsk implements console.Scaling.
+func (s *server) ScaleAsk(pool string, t flow.ScaleTargets) (flow.ScaleAsk, bool) {
+	sc := s.scalerOf(pool)
+	if sc == nil {
+		return flow.ScaleAsk{}, false
+	}
+	return sc.Ask(t.Apply), true
+}
+
 // ScaleAct implements console.Scaling.
 func (s *server) ScaleAct(pool, what string, n int) (bool, error) {
 	sc := s.scalerOf(pool)

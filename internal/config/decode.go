@@ -451,7 +451,7 @@ func (d *decoder) set1(f *field, dst any, s string) error {
 		}
 		*dst, num = v, float64(v)
 	case *Ratio:
-		v, err := parseRatio(s)
+		v, err := ParseRatio(s)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ var shadowObject = &object{name: "shadow", fields: []field{
 
 // checkShare accepts a percentage above 0.
 func checkShare(s string) error {
-	if r, err := parseRatio(s); err != nil {
+	if r, err := ParseRatio(s); err != nil {
 		return err
 	} else if r <= 0 || r > 1 {
 		return errors.New("must be above 0% and at most 100%")
@@ -61,7 +61,7 @@ func (r *Rollout) Shares() []float64 {
 		out = append(out, r.Canary.Weight/w)
 	}
 	for _, s := range r.Steps {
-		v, _ := parseRatio(s) // was checked when it was read
+		v, _ := ParseRatio(s) // was checked when it was read
 		out = append(out, float64(v))
 	}
 	return out

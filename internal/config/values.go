@@ -112,8 +112,8 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// parseRatio reads "99%" as 0.99.
-func parseRatio(s string) (Ratio, error) {
+// ParseRatio reads "99%" as 0.99. The error says what to write.
+func ParseRatio(s string) (Ratio, error) {
 	num, ok := strings.CutSuffix(s, "%")
 	f, err := strconv.ParseFloat(strings.TrimSpace(num), 64)
 	switch {

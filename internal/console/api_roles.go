@@ -68,7 +68,8 @@ func roleFor(r *http.Request) string {
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions:
 		return identity.RoleRead
-	case r.URL.Path == "/api/v1/explain" || r.URL.Path == "/api/v1/whatif":
+	case r.URL.Path == "/api/v1/explain" || r.URL.Path == "/api/v1/whatif" || r.URL.Path == "/api/v1/replay",
+		strings.HasPrefix(r.URL.Path, "/api/v1/scale/") && strings.HasSuffix(r.URL.Path, "/ask"):
 		return identity.RoleRead
 	case strings.HasPrefix(r.URL.Path, "/api/v1/config") || strings.HasPrefix(r.URL.Path, "/api/v1/keys"):
 		return identity.RoleAdmin

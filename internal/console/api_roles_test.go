@@ -66,6 +66,7 @@ func TestRoles(t *testing.T) {
 		{"POST", "/api/v1/rollout/review/promote", "operate", 200}, {"POST", "/api/v1/rollout/review/abort", "admin", 200},
 		{"POST", "/api/v1/rollout/other/hold", "operate", 404}, {"POST", "/api/v1/rollout/review/dance", "operate", 404},
 		{"POST", "/api/v1/config/x", "operate", 403}, {"DELETE", "/api/v1/status", "read", 403},
+		{"POST", "/api/v1/replay?policy=min-ttft", "read", 200}, {"POST", "/api/v1/replay?policy=min-ttft", "plain", 403}, {"POST", "/api/v1/scale/chat/ask", "read", 404},
 		{"GET", "/api/v1/audit", "read", 200}, {"GET", "/api/v1/rollout", "read", 200},
 	} {
 		if w := ask(c.method, c.path, c.who); w.Code != c.status {

@@ -24,6 +24,9 @@ type Scaling interface {
 	// ScaleHistory returns the last recommendations of a pool, newest first; false where
 	// there is no such pool.
 	ScaleHistory(pool string, limit int) ([]*flow.ScaleRecord, bool)
+	// ScaleAsk says what other targets would have kept over the last hour at most; false
+	// where there is no such pool.
+	ScaleAsk(pool string, t flow.ScaleTargets) (flow.ScaleAsk, bool)
 	// ScaleAct pauses, resumes or pins to n replicas. found is false where there is no
 	// such pool.
 	ScaleAct(pool, what string, n int) (found bool, err error)
@@ -44,6 +47,7 @@ func (s *Server) scaleRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/scale", s.listScales)
 	mux.HandleFunc("GET /api/v1/scale/{pool}", s.oneScale)
 	mux.HandleFunc("GET /api/v1/scale/{pool}/history", s.scaleHistory)
+	mux.HandleFunc("POST /api/v1/scale/{pool}/ask", s.askScale)
 	mux.HandleFunc("POST /api/v1/scale/{pool}/{act}", s.actScale)
 }
 
@@ -94,6 +98,43 @@ func (s *Server) scaleHistory(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, s.scaleList(l))
+}
+
+// ScaleAsked is the answer of /api/v1/scale/POOL/ask.
+type ScaleAsked struct {
+	Schema  string            `json:"schema"` // flow.ScaleAskSchema
+	Time    time.Time         `json:"time"`
+	Targets flow.ScaleTargets `json:"targets"`
+	flow.ScaleAsk
+}
+
+// askScale plays the evaluations in memory under other targets. One question of the
+// simulator kind runs at a time.
+func (s *Server) askScale(w http.ResponseWriter, r *http.Request) {
+	var t flow.ScaleTargets
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10))
+	d.DisallowUnknownFields()
+	err := d.Decode(&t)
+	if err == nil {
+		err = t.Check()
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, "bad_question", "the body is no question such as {\"attainment\": 0.95}: "+err.Error())
+		return
+	}
+	if !s.play(r) {
+		return
+	}
+	defer s.played()
+	a, ok := s.o.Scaling.ScaleAsk(r.PathValue("pool"), t)
+	switch {
+	case !ok:
+		s.noPool(w, r)
+	case a.Ticks == 0:
+		fail(w, http.StatusServiceUnavailable, "no_recommendation", "the scaler has not evaluated this pool yet")
+	default:
+		writeJSON(w, http.StatusOK, ScaleAsked{Schema: flow.ScaleAskSchema, Time: s.o.Clock().Wall().UTC(), Targets: t, ScaleAsk: a})
+	}
 }
 
 // actScale pauses, pins or resumes. The body of a pin is {"replicas": 3}.

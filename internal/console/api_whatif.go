@@ -4,8 +4,10 @@ package console
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/journal"
@@ -31,12 +33,10 @@ func (s *Server) whatif(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, "bad_question", fmt.Sprintf("there is no engine profile %q", clip(name)))
 		return
 	}
-	select {
-	case s.playing <- struct{}{}:
-		defer func() { <-s.playing }()
-	case <-r.Context().Done():
+	if !s.play(r) {
 		return
 	}
+	defer s.played()
 	a, err := sim.AnswerWhatIf(p, q)
 	if err != nil {
 		fail(w, http.StatusBadRequest, "bad_question", err.Error())
@@ -44,6 +44,19 @@ func (s *Server) whatif(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, http.StatusOK, a)
 }
+
+// play takes the only place of those who compute, so that pages cannot take the processor
+// from the traffic; false where who asks has left. played gives it back.
+func (s *Server) play(r *http.Request) bool {
+	select {
+	case s.playing <- struct{}{}:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+func (s *Server) played() { <-s.playing }
 
 // Repicked is what another policy says of one recorded decision.
 type Repicked struct {
@@ -101,11 +114,79 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) {
 	for _, rec := range s.o.Journal.Query(f, maxDecisions) {
 		rp.Add(rec)
 	}
+	writeJSON(w, http.StatusOK, replayed(policy, rp))
+}
+
+func replayed(policy string, rp *sim.Replay) Replayed {
 	mean, half := rp.MeanMS()
 	out := Replayed{Schema: "penstock/replay/v1", Policy: policy, Records: rp.Records, Skipped: rp.Skipped, Differ: round3(rp.Differ),
 		ExtraMS: round3(mean), IntervalMS: round3(half), Estimated: sim.Replayable()[policy]}
 	if rp.Records > 0 {
 		out.Share = round3(rp.Differ / float64(rp.Records))
+	}
+	return out
+}
+
+// ReplayedJournal is what other policies would have picked in a journal that was sent.
+type ReplayedJournal struct {
+	Schema  string     `json:"schema"` // penstock/replay-journal/v1
+	From    *time.Time `json:"from"`   // of the first record; null where there is none
+	To      *time.Time `json:"to"`
+	Results []Replayed `json:"results"` // in the order in which they were asked for
+}
+
+// Bounds of a journal that is sent: its size, how many policies are asked about it, and how
+// long it may take to come.
+const (
+	maxJournal    = 256 << 20 // bytes
+	maxPolicies   = 16
+	journalWithin = 2 * time.Minute
+)
+
+// replayJournal asks policies about a journal in the body: lines of JSON, as
+// journal.dir holds them. Nothing of it is kept.
+func (s *Server) replayJournal(w http.ResponseWriter, r *http.Request) {
+	names := r.URL.Query()["policy"]
+	if len(names) == 0 || len(names) > maxPolicies {
+		fail(w, http.StatusBadRequest, "bad_question", fmt.Sprintf("name 1 to %d policies: ?policy=least-requests&policy=min-ttft", maxPolicies))
+		return
+	}
+	var plays []*sim.Replay
+	for _, n := range names {
+		rp, err := sim.NewReplay(n)
+		if err != nil {
+			fail(w, http.StatusBadRequest, "cannot_replay", err.Error())
+			return
+		}
+		plays = append(plays, rp)
+	}
+	if !s.play(r) {
+		return
+	}
+	defer s.played()
+	// Who sends slowly holds the only place no longer than this.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(journalWithin))
+	out := ReplayedJournal{Schema: "penstock/replay-journal/v1", Results: []Replayed{}}
+	for rec, err := range journal.Read("journal", http.MaxBytesReader(w, r.Body, maxJournal)) {
+		if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			fail(w, http.StatusRequestEntityTooLarge, "too_large", fmt.Sprintf("a journal may have %d MiB here; penstock replay reads longer ones", big.Limit>>20))
+			return
+		}
+		if err != nil {
+			fail(w, http.StatusBadRequest, "no_journal", err.Error())
+			return
+		}
+		at := rec.Time.UTC()
+		if out.From == nil {
+			out.From = &at
+		}
+		out.To = &at
+		for _, rp := range plays {
+			rp.Add(rec)
+		}
+	}
+	for i, rp := range plays {
+		out.Results = append(out.Results, replayed(names[i], rp))
 	}
 	writeJSON(w, http.StatusOK, out)
 }

@@ -124,6 +124,7 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/series", s.series)
 	mux.HandleFunc("GET /api/v1/findings", s.findings)
 	mux.HandleFunc("GET /api/v1/replay", s.replay)
+	mux.HandleFunc("POST /api/v1/replay", s.replayJournal)
 	mux.HandleFunc("POST /api/v1/whatif", s.whatif)
 	mux.HandleFunc("POST /api/v1/explain", s.explain)
 	mux.HandleFunc("POST /api/v1/replicas/{id}/drain", s.drain)

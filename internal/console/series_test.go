@@ -234,6 +234,23 @@ func TestPages(t *testing.T) {
 	}
 }
 
+func TestReplayOfASentJournal(t *testing.T) {
+	a := newAdmin(t)
+	line := `{"schema":"penstock/decision/v1","id":"x","time":"2026-11-29T10:00:00Z","policy":"penstock","chosen":"r1","candidates":[]}` + "\n"
+	w := a.do("POST", "/api/v1/replay?policy=least-requests&policy=min-ttft", line+line)
+	if b := w.Body.String(); w.Code != 200 || strings.Count(b, `"policy"`) != 2 || !strings.Contains(b, `"from": "2026-11-29T10:00:00Z"`) && !strings.Contains(b, `"from":"2026-11-29T10:00:00Z"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for query, body := range map[string]string{"": line, "?policy=random": line, "?policy=min-ttft": "no journal\n", "?policy=x": ""} {
+		if w := a.do("POST", "/api/v1/replay"+query, body); w.Code != 400 {
+			t.Errorf("%q %q: %d %s", query, body, w.Code, w.Body)
+		}
+	}
+	if w := a.do("POST", "/api/v1/replay?policy=min-ttft", ""); w.Code != 200 || !strings.Contains(w.Body.String(), `null`) {
+		t.Errorf("an empty journal: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestWhatIfAndReplay(t *testing.T) {
 	a := newAdmin(t)
 	w := a.do("POST", "/api/v1/whatif", `{"replicas":2,"shared":0.5,"requests":300,"policies":["random","penstock"]}`)

@@ -75,6 +75,7 @@ type Scaler struct {
 	last     *ScaleRecord
 	applied  *ScaleApplied
 	done     map[string]uint64 // applications by result
+	ticks    tickLog           // has a lock of its own
 
 	// Below: of the goroutine that runs the loop.
 	scaler   *scale.Scaler
@@ -240,6 +241,7 @@ func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	s.share(x, &policy, mode == ModeAct && !asked.Paused && x.Owner == "")
 	s.act(ctx, x, mode, asked.Paused)
 	tick.Desired, tick.Applied = x.Desired, x.Applied
+	s.ticks.add(tick)
 	if s.o.Tick != nil {
 		s.o.Tick(tick)
 	}

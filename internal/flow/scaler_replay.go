@@ -108,6 +108,11 @@ type ScaleReplayError struct {
 	NowS  string       `json:"now_sentence"`
 }
 
+// restarts reports that another process of Penstock wrote this tick than the ones before.
+func (t *ScaleTick) restarts() bool {
+	return t.Policy != nil && t.Capacity != nil && t.Recommendation.KnownForS < 60
+}
+
 // ReplayScale plays the ticks of a journal again, pool by pool in the order in which
 // they appear, and compares the recommendations.
 func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
@@ -117,6 +122,37 @@ func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
 	}
 	byName := map[string]*pool{}
 	var order []*pool
+	err := eachTick(r, func(t *ScaleTick) error {
+		p := byName[t.Pool]
+		if p == nil {
+			p = &pool{out: ScaleReplay{Pool: t.Pool}}
+			byName[t.Pool] = p
+			order = append(order, p)
+		}
+		if t.restarts() {
+			p.s = nil
+		}
+		if p.s == nil && (t.Policy == nil || t.Capacity == nil) {
+			p.out.Skipped++
+			return nil
+		}
+		p.out.Ticks++
+		p.out.compare(t, t.play(&p.s))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []ScaleReplay
+	for _, p := range order {
+		out = append(out, p.out)
+	}
+	return out, nil
+}
+
+// eachTick calls f for each tick of a journal. A last line that is cut is left out: it was
+// being written.
+func eachTick(r io.Reader, f func(*ScaleTick) error) error {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
@@ -124,48 +160,31 @@ func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
 			var t ScaleTick
 			if jerr := json.Unmarshal(line, &t); jerr != nil {
 				if err == io.EOF {
-					break // the last line was being written
+					return nil
 				}
-				return nil, fmt.Errorf("line %d: %w", n, jerr)
+				return fmt.Errorf("line %d: %w", n, jerr)
 			}
 			if t.Schema != ScaleTickSchema || t.Recommendation == nil {
-				return nil, fmt.Errorf("line %d: not a record of %s", n, ScaleTickSchema)
+				return fmt.Errorf("line %d: not a record of %s", n, ScaleTickSchema)
 			}
 			if t.Policy != nil && t.Zone != "" {
 				zone, zerr := time.LoadLocation(t.Zone)
 				if zerr != nil {
-					return nil, fmt.Errorf("line %d: %w", n, zerr)
+					return fmt.Errorf("line %d: %w", n, zerr)
 				}
 				t.Policy.Zone = zone
 			}
-			p := byName[t.Pool]
-			if p == nil {
-				p = &pool{out: ScaleReplay{Pool: t.Pool}}
-				byName[t.Pool] = p
-				order = append(order, p)
+			if ferr := f(&t); ferr != nil {
+				return fmt.Errorf("line %d: %w", n, ferr)
 			}
-			if t.Policy != nil && t.Capacity != nil && t.Recommendation.KnownForS < 60 {
-				p.s = nil // Penstock started again
-			}
-			if p.s == nil && (t.Policy == nil || t.Capacity == nil) {
-				p.out.Skipped++
-				continue
-			}
-			p.out.Ticks++
-			p.out.compare(&t, t.play(&p.s))
 		}
 		if err == io.EOF {
-			break
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	var out []ScaleReplay
-	for _, p := range order {
-		out = append(out, p.out)
-	}
-	return out, nil
 }
 
 func (r *ScaleReplay) compare(t *ScaleTick, now *scale.Recommendation) {

@@ -8,11 +8,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
@@ -250,7 +253,40 @@ func TestZeroAndBack(t *testing.T) {
 		if err != nil || len(res) != 1 || res[0].Different != 0 || res[0].Ticks < 100 || res[0].Skipped != 0 {
 			t.Errorf("replay: %+v %v", res, err)
 		}
+		asksAgain(t, l)
 	})
+}
+
+// asksAgain asks the evaluations of a loop about its own targets, which cost what they cost,
+// and about a bound that is too low, which comes out short.
+func asksAgain(t *testing.T, l *loop) {
+	t.Helper()
+	ask := func(targets ScaleTargets) ScaleAsk {
+		if err := targets.Check(); err != nil {
+			t.Fatal(err)
+		}
+		out, err := AskScale(bytes.NewReader(l.ticks.Bytes()), targets.Apply)
+		if err != nil || len(out) != 1 {
+			t.Fatal(out, err)
+		}
+		if live := l.Ask(targets.Apply); out[0].Skipped != 0 || !cmp.Equal(out[0].Now, live.Now) {
+			t.Errorf("the journal says %+v, memory %+v", out[0].Now, live.Now)
+		}
+		return out[0]
+	}
+	same := ask(ScaleTargets{})
+	if same.Then.ReplicaHours <= 0 || math.Abs(same.Now.ReplicaHours-same.Then.ReplicaHours) > 0.1*same.Then.ReplicaHours || same.Now.Peak != same.Then.Peak {
+		t.Errorf("the same targets: %+v, recorded %+v", same.Now, same.Then)
+	}
+	two := 2
+	low := ask(ScaleTargets{Max: &two})
+	if low.Now.Peak != 2 || low.Now.ShortSeconds <= low.Then.ShortSeconds || low.Now.ReplicaHours >= low.Then.ReplicaHours {
+		t.Errorf("at most two: %+v, recorded %+v", low.Now, low.Then)
+	}
+	high := 3.0
+	if err := (&ScaleTargets{Attainment: &high}).Check(); err == nil || !strings.Contains(err.Error(), "such as 0.98") {
+		t.Error(err)
+	}
 }
 
 // What is held stays held while the demand pauses, and the replicas that load for it

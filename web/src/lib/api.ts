@@ -3,13 +3,19 @@
 // or an error with the server's own sentence.
 export type Answer<T> = { data: T } | { absent: true } | { error: string };
 
-export async function ask<T>(path: string, body?: unknown): Promise<Answer<T>> {
+export function ask<T>(path: string, body?: unknown): Promise<Answer<T>> {
+  if (body === undefined) return answer(path, { headers: { Accept: "application/json" } });
+  return answer(path, { method: "POST", headers: { Accept: "application/json", "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+/** Sends a file as it is. */
+export function upload<T>(path: string, file: File): Promise<Answer<T>> {
+  return answer(path, { method: "POST", headers: { Accept: "application/json", "Content-Type": "application/x-ndjson" }, body: file });
+}
+
+async function answer<T>(path: string, init: RequestInit): Promise<Answer<T>> {
   try {
-    const res = await fetch(path, {
-      method: body === undefined ? "GET" : "POST",
-      headers: body === undefined ? { Accept: "application/json" } : { Accept: "application/json", "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
-    });
+    const res = await fetch(path, init);
     const type = res.headers.get("Content-Type") ?? "";
     if (res.status === 401 && !location.pathname.startsWith("/login")) {
       location.assign("/login");

@@ -48,5 +48,11 @@ export function clock(t: string | number | Date, tenths = false): string {
   return tenths ? s + "." + Math.floor(d.getMilliseconds() / 100) : s;
 }
 
+/** Date and time, in the time zone of the browser as clock is. */
+export function moment(t: string): string {
+  const d = new Date(t);
+  return Number.isNaN(d.getTime()) ? DASH : `${d.getFullYear()}-${String(d.getMonth() + 1).padStart(2, "0")}-${String(d.getDate()).padStart(2, "0")} ${clock(d)}`;
+}
+
 export const words = (name: string): string => name.replaceAll("_", " ");
 export const plural = (n: number, noun: string): string => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;

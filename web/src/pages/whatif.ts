@@ -2,10 +2,11 @@
 // How much does a router save that knows prefixes? The rule of thumb, the real
 // simulator, and the traffic that this server saw.
 import { html, useEffect, useRef, useState } from "../lib/html.ts";
-import { REPLAYABLE, ask } from "../lib/api.ts";
-import { count, known, ms, pct } from "../lib/format.ts";
+import { REPLAYABLE, ask, upload } from "../lib/api.ts";
+import { count, known, moment, ms, pct } from "../lib/format.ts";
 import { useQuery } from "../lib/router.ts";
 import { Empty, Page, Panel, Track } from "../lib/ui.ts";
+import { OtherTargets } from "../parts/asked.ts";
 import { Curve, Notes, PRESETS, Sentence, Slider, type Dot, type Knobs } from "../parts/knobs.ts";
 
 interface Result { policy: string; hit_ratio: number; ttft_mean_ms: number; ttft_p50_ms: number; ttft_p99_ms: number; e2e_mean_ms: number; slo_share: number; imbalance: number; crowding: number; preemptions: number; requests: number; failed: number; requests_per_s: number }
@@ -47,11 +48,17 @@ function Parted({ k, load }: { k: Knobs; load: number }) {
 
 interface Replayed { policy: string; records: number; skipped: Record<string, number>; share_that_differs: number; extra_cost_ms: number; extra_cost_95_ms: number; estimated?: string }
 
+interface Sent { name: string; from: string | null; to: string | null }
+
 function Yours() {
   const [rows, set] = useState<Replayed[] | null>(null);
+  const [sent, setSent] = useState<Sent | null>(null);
   const [error, setError] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [over, setOver] = useState(false);
   const run = async () => {
     setError("");
+    setSent(null);
     const out: Replayed[] = [];
     for (const p of REPLAYABLE) {
       const a = await ask<Replayed>("/api/v1/replay?policy=" + p);
@@ -60,13 +67,32 @@ function Yours() {
     }
     set(out);
   };
+  const send = async (file: File | null | undefined) => {
+    if (!file) return;
+    setError("");
+    setBusy(true);
+    const a = await upload<{ from: string | null; to: string | null; results: Replayed[] }>("/api/v1/replay?" + REPLAYABLE.map((p) => "policy=" + p).join("&"), file);
+    setBusy(false);
+    if ("data" in a) {
+      setSent({ name: file.name, from: a.data.from, to: a.data.to });
+      set(a.data.results);
+    } else setError("error" in a ? a.error : "this server cannot");
+  };
+  const drop = (e: DragEvent) => {
+    e.preventDefault();
+    setOver(false);
+    void send(e.dataTransfer?.files[0]);
+  };
   const n = rows?.[0]?.records ?? 0;
-  return html`<${Panel} title="Your traffic" sub="the last decisions of this server, asked again" right=${html`<button class="btn" onClick=${() => void run()}>Ask the other policies</button>`} cli="penstock replay JOURNAL --policy least-requests">
-    ${error && html`<p role="alert" class="dim">${error}</p>`}
-    ${rows === null ? html`<p class="dim">Each recorded decision is a question of its own: what would another policy have picked in that very state, and at what predicted cost?</p>` : n === 0 ? html`<${Empty} title="Nothing to ask yet">No decision in memory has prices. They come with the policy penstock and some traffic.<//>` : html`
+  return html`<${Panel} title="Your traffic" sub="recorded decisions, asked again" right=${html`<button class="btn" onClick=${() => void run()}>Ask about the last decisions</button>`} cli="penstock replay JOURNAL --policy least-requests">
+    <div class="stack"><div class=${"drop" + (over ? " over" : "")} onDragOver=${(e: DragEvent) => { e.preventDefault(); setOver(true); }} onDragLeave=${() => setOver(false)} onDrop=${drop}>
+      <label for="journal-file">${busy ? "Reading" : "Or drop a journal here, a .jsonl of journal.dir"}</label><input id="journal-file" type="file" accept=".jsonl,.ndjson,.json,application/x-ndjson" disabled=${busy} onChange=${(e: Event) => void send((e.target as HTMLInputElement).files?.[0])} /></div>
+    ${error && html`<p role="alert" class="lost">${error}</p>`}
+    ${sent && html`<p class="dim" role="status">${sent.name}${sent.from && sent.to ? `: ${moment(sent.from)} to ${moment(sent.to)}` : ": no decision in it"}. Nothing of it is kept.</p>`}
+    ${rows === null ? html`<p class="dim">Each recorded decision is a question of its own: what would another policy have picked in that very state, and at what predicted cost?</p>` : n === 0 ? html`<${Empty} title="Nothing to ask yet">No decision has prices. They come with the policy penstock and some traffic.<//>` : html`
       <div class="scroll" tabindex="0" role="group" aria-label="other policies on recorded decisions"><table><thead><tr><th scope="col">Policy</th><th scope="col" class="num">Decisions</th><th scope="col" class="num">Picks that differ</th><th scope="col" class="num">Predicted cost of a request</th><th scope="col">95 % interval</th></tr></thead>
       <tbody>${rows.map((r) => html`<tr key=${r.policy}><th scope="row">${r.policy}</th><td class="num">${count(r.records)}</td><td class="num">${pct(r.share_that_differs, 1)}</td><td class="num"><b>${known(r.extra_cost_ms) ? (r.extra_cost_ms > 0 ? "+" : "") + ms(r.extra_cost_ms) : "–"}</b></td><td>${ms(r.extra_cost_ms - r.extra_cost_95_ms)} to ${ms(r.extra_cost_ms + r.extra_cost_95_ms)}</td></tr>`)}</tbody></table></div>
-      <p class="dim">Priced by our own model, so penstock comes out best by construction; what other picks would have done to later states is not followed. To play the traffic through the simulator: <code>penstock sim compare --journal DIR</code>.</p>`}
+      <p class="dim">Priced by our own model, so penstock comes out best by construction; what other picks would have done to later states is not followed. To play the traffic through the simulator: <code>penstock sim compare --journal DIR</code>.</p>`}</div>
   <//>`;
 }
 
@@ -113,6 +139,7 @@ export function WhatIf() {
       </div><//>
     <${Parted} k=${k} load=${load} />
     <${Yours} />
+    <${OtherTargets} />
     <p class="dim">As one file to pass on, without a server: <code>penstock whatif --html whatif.html</code></p>
   <//>`;
 }
