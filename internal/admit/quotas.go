@@ -161,6 +161,14 @@ func (q *Quotas) Count(now fleet.Time, id Lease, u Usage) (stop bool) {
 	return stop
 }
 
+// Reprice changes what a token of an open lease costs, for what is counted or settled
+// from now on.
+func (q *Quotas) Reprice(id Lease, p Price) {
+	if l, _ := q.find(id); l != nil {
+		l.price = p
+	}
+}
+
 // Settle ends a lease with what was used. Only the first call counts.
 func (q *Quotas) Settle(now fleet.Time, id Lease, u Usage) {
 	l, n := q.find(id)

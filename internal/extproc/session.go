@@ -441,6 +441,7 @@ func (ss *session) pick(ask *question, end bool) error {
 		return ss.refuse(refusal(err, ask.to.Pool))
 	}
 	ss.grant, ss.alias = g, ask.alias
+	ss.terms.since, ss.terms.stream = ss.srv.o.Clock(), ask.req.Stream
 	if a := ask.to.Authorization; a != "" {
 		ss.terms.change.set = append(ss.terms.change.set, header{"authorization", a})
 	}

@@ -23,10 +23,12 @@ type terms struct {
 	credentials http.Header // that the request carries; nil: none
 	logging     []string    // values of the header that tightens the policy on prompts
 	lease       *share.Lease
-	head        []header // what the answer's header tells of the limits
-	change      change   // of the request's header on its way to the replica
-	bytes       int      // of the answer
-	stopped     bool     // a hard limit ended the answer
+	head        []header   // what the answer's header tells of the limits
+	change      change     // of the request's header on its way to the replica
+	bytes       int        // of the answer
+	since       fleet.Time // when an endpoint was named
+	stream      bool       // the answer was asked for as a stream
+	stopped     bool       // a hard limit ended the answer
 }
 
 // note keeps a header that says who is calling.
@@ -166,5 +168,14 @@ func (ss *session) settle(o *fleet.Outcome) {
 	case ss.surface.Generates():
 		u.Output = int64(ss.terms.bytes / bytesPerToken)
 	}
-	lease.Settle(u, o.Kind == fleet.OutcomeOK && !ss.terms.stopped)
+	took := o.End.Sub(ss.terms.since)
+	if o.Kind == fleet.OutcomeClientGone && ss.surface.Generates() && !ss.terms.stream && (ss.status == 0 || ss.scan.OutputTokens < 0) {
+		// The engine works on an answer that comes as a whole from the first moment on.
+		u.Output = max(u.Output, lease.Produced(took))
+	}
+	whole := o.Kind == fleet.OutcomeOK && !ss.terms.stopped
+	if whole {
+		lease.Pace(u.Output, took)
+	}
+	lease.Settle(u, whole)
 }

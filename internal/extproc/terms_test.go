@@ -367,3 +367,28 @@ func TestBodyBehindAProxyCountsAsAtTheGateway(t *testing.T) {
 		}
 	}
 }
+
+// Whoever leaves before an answer that comes as a whole pays what the engine made of it
+// until then.
+func TestWhoLeavesBeforeTheAnswerPaysBehindAProxy(t *testing.T) {
+	d := door(map[string]admit.Rule{"acme": {Measure: admit.OutputTokens, Limit: 1000, Per: time.Hour}}, nil)
+	s, addr := start(t, Options{Catalogue: onePool{flow: newPool(t, 1), model: "m"}, Door: d})
+	for _, stream := range []bool{false, true} {
+		before := d.Quotas.Stats().Balances
+		body := askBody
+		if stream {
+			body = strings.TrimSuffix(askBody, "}") + `,"stream":true}`
+		}
+		p, _ := chat(t, addr, chatPath, "acme", body)
+		time.Sleep(60 * time.Millisecond) // two tokens at the usual pace
+		p.stream.CloseSend()
+		waitFor(t, func() bool { return s.Stats.Open.Load() == 0 })
+		got := d.Quotas.Stats().Balances[0].Charged
+		if len(before) > 0 {
+			got -= before[0].Charged
+		}
+		if stream && got != 0 || !stream && (got < 2 || got > 10) {
+			t.Errorf("stream %v: %d tokens were charged", stream, got)
+		}
+	}
+}

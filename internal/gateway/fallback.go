@@ -113,6 +113,7 @@ func (c *call) elsewhere(ctx context.Context, via string) *flow.Grant {
 			if own.pool.Authorization != "" {
 				delete(c.r.Header, "Authorization") // is for the engines of that pool only
 			}
+			c.quota.lease.Moved(to.EngineName())
 			c.address()
 			return g
 		}

@@ -112,7 +112,11 @@ func (c *call) settle() {
 		return
 	}
 	u, estimated := c.usage()
-	q.lease.Settle(u, c.outcome.Kind == fleet.OutcomeOK && !q.stopped)
+	whole := c.outcome.Kind == fleet.OutcomeOK && !q.stopped
+	if whole {
+		q.lease.Pace(u.Output, c.upstream)
+	}
+	q.lease.Settle(u, whole)
 	c.h.metrics.settled(estimated).Inc()
 }
 
@@ -141,6 +145,11 @@ func (c *call) usage() (u admit.Usage, estimated bool) {
 		u.Output, estimated = int64(c.answer.Frames), true
 	case c.phase == phaseAnswer && (c.route.generates || c.route.surface == fleet.SurfaceTranscriptions):
 		u.Output, estimated = c.quota.bytes/bytesPerToken, true
+	}
+	if o.Kind == fleet.OutcomeClientGone && c.route.generates && !c.scan.Stream && (!c.follow || c.answer.OutputTokens < 0) {
+		// The engine works on an answer that comes as a whole from the first moment on,
+		// and nobody sees how much of it is there when the client leaves.
+		u.Output, estimated = max(u.Output, c.quota.lease.Produced(c.upstream)), true
 	}
 	return u, estimated
 }

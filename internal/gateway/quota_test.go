@@ -319,3 +319,55 @@ func TestScopeOfALimit(t *testing.T) {
 		t.Error("a tenant without limits got a lease")
 	}
 }
+
+// Whoever asks for an answer as a whole and leaves just before it comes pays what the
+// engine made of it until then, not the prompt only; never more than was reserved.
+func TestWhoLeavesBeforeTheAnswerPays(t *testing.T) {
+	for name, window := range map[string]string{"before the head": "", "within the body": "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n{"} {
+		here, over := make(chan struct{}), make(chan struct{})
+		u := scripted(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+			io.WriteString(c, window)
+			close(here)
+			c.Read(make([]byte, 1))
+			close(over)
+			return false
+		})
+		m := metered(hourly(admit.OutputTokens, 1000), hourly(admit.PromptTokens, 1000))
+		f := limited(t, m, u.url)
+		c := leave(t, f, strings.TrimSuffix(chatBody, "}")+`,"max_tokens":50}`)
+		<-here
+		time.Sleep(110 * time.Millisecond) // four tokens at the usual pace
+		c.Close()
+		<-over
+		f.settled()
+		used := f.used(m)
+		if n := used["output tokens"]; n < 4 || n > 50 {
+			t.Errorf("%s: %d output tokens were charged", name, n)
+		}
+		if used["prompt tokens"] <= 0 || f.metric("reservation_settles_total", "estimated") != 1 {
+			t.Errorf("%s: charged %v", name, used)
+		}
+	}
+}
+
+// A request that another model answers costs what that one costs.
+func TestFallbackCostsWhatItCosts(t *testing.T) {
+	big := version(t, "large", 0, nil)
+	budget := share.Limit{Rule: admit.Rule{Measure: admit.Money, Limit: 1e9, Every: admit.Month}}
+	m := share.NewMeter(share.Options{
+		Policy: &share.Policy{Tenants: map[string]*share.Tenant{"acme": {Name: "acme", Limits: []share.Limit{budget}}},
+			Prices: map[string]admit.Price{"m": {Prompt: 1, Cached: 1, Output: 1}, "large": {Prompt: 10, Cached: 10, Output: 1000}}},
+		Clock: func() fleet.Time { return fleet.At(time.Now()) },
+	})
+	f := newFixture(t, setup{options: Options{Auth: everybody{tenant: "acme", key: "k"}, Quotas: m}})
+	f.grow(Pool{Models: []Model{{Name: "m"}}, Fallback: []string{"big"}},
+		more{Pool: Pool{Name: "big", Models: []Model{{Name: "large"}}}, urls: []string{big.url}})
+	res, text := f.chat(chatBody)
+	if res.StatusCode != 200 {
+		t.Fatal(text)
+	}
+	o := f.outcome(1)
+	if want := int64(*o.PromptTokens*10 + *o.OutputTokens*1000); f.used(m)["budget"] != want || want < 1000 {
+		t.Errorf("charged %v, want %d", f.used(m), want)
+	}
+}

@@ -51,7 +51,8 @@ type Meter struct {
 	mu      sync.Mutex
 	q       admit.Quotas
 	lengths map[string]*admit.Lengths
-	remote  *remote // nil without a store
+	paces   map[string]float64 // seconds for a token of a model's answers, moving
+	remote  *remote            // nil without a store
 }
 
 // NewMeter returns a Meter. With a store, Run keeps its leases alive.
@@ -59,7 +60,7 @@ func NewMeter(o Options) *Meter {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	m := &Meter{o: o, lengths: map[string]*admit.Lengths{}}
+	m := &Meter{o: o, lengths: map[string]*admit.Lengths{}, paces: map[string]float64{}}
 	m.policy.Store(o.Policy)
 	if o.Store != nil {
 		m.remote = newRemote(m, o.Store)
@@ -86,6 +87,7 @@ type Lease struct {
 	id    admit.Lease
 	model string
 	prompt,
+	most, // output tokens that were reserved
 	since int64 // output tokens that were not counted yet
 	used admit.Usage
 	// Head is what the answer's header tells of the limits at admission.
@@ -171,7 +173,7 @@ func (m *Meter) Reserve(ctx context.Context, a Ask) (*Lease, *Refused) {
 	if no != nil {
 		return nil, m.refused(now, no, accounts)
 	}
-	l := &Lease{m: m, id: id, model: a.Model, prompt: int64(a.Prompt), Head: m.head(now, accounts)}
+	l := &Lease{m: m, id: id, model: a.Model, prompt: int64(a.Prompt), most: most.Output, Head: m.head(now, accounts)}
 	for _, k := range accounts {
 		l.hard = l.hard || m.q.Balance(now, k).Rule.Hard
 	}
@@ -283,6 +285,52 @@ func (l *Lease) Settle(u admit.Usage, whole bool) {
 		}
 		h.Add(int(min(u.Output, math.MaxInt32)))
 	}
+}
+
+// Moved says that another model answers than the request was let in for: it costs
+// what that one costs.
+func (l *Lease) Moved(model string) {
+	if l == nil || l.m == nil || l.model == model {
+		return
+	}
+	l.model = model
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	l.m.q.Reprice(l.id, l.m.price(model))
+}
+
+// Pace tells how long an engine was at the answer of a request that came to its own
+// end. Later requests that end early are charged by it, see Produced.
+func (l *Lease) Pace(output int64, took time.Duration) {
+	if l == nil || l.m == nil || output <= 0 || took <= 0 {
+		return
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	pace := took.Seconds() / float64(output)
+	if was, ok := l.m.paces[l.model]; ok {
+		pace = was + (pace-was)/16
+	}
+	l.m.paces[l.model] = pace
+}
+
+// usualPace is the time for a token where no answer of a model was seen yet: that of
+// engines at moderate load.
+const usualPace = 0.025
+
+// Produced estimates the tokens that an engine made in a time of an answer that
+// nobody saw: at the pace of earlier answers, no more than what was reserved.
+func (l *Lease) Produced(took time.Duration) int64 {
+	if l == nil || l.m == nil || took <= 0 {
+		return 0
+	}
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	pace, ok := l.m.paces[l.model]
+	if !ok {
+		pace = usualPace
+	}
+	return min(l.most, int64(took.Seconds()/pace))
 }
 
 // Prompt returns the estimate that was reserved for the prompt, in tokens.
