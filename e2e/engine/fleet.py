@@ -12,8 +12,8 @@ os.environ.setdefault("ENVOY", "")
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "epp"))
 from rig import PENSTOCK, Proc, Raw, Rig, case, free_port, get, poll, post, run_cases  # noqa: E402,F401
 
-VENV = os.environ["VLLM_VENV"]
-MODEL_DIR = os.environ["MODEL_DIR"]
+VENV = os.environ.get("VLLM_VENV", "")
+MODEL_DIR = os.environ.get("MODEL_DIR", "")
 MODEL = "tiny"
 WINDOW, BLOCK, SEATS = 4096, 32, 4
 KV_TOKENS = 8192
@@ -129,7 +129,7 @@ def penstock(*args, check=True, **kw):
 def stream(addr, body, path="/v1/completions", headers="", timeout=120):
     """Sends a streaming request; returns (status, headers, TTFT s, last event or usage, seconds)."""
     start = time.monotonic()
-    r = Raw.post(addr, {**body, "stream": True, "stream_options": {"include_usage": True}}, path=path, headers=headers, timeout=timeout)
+    r = Raw.post(addr, {**body, "stream": True, "stream_options": {"include_usage": True}}, path=path, headers=headers, host=addr, timeout=timeout)
     try:
         status, head = r.head()
         first, usage, buf = None, None, b""

@@ -211,9 +211,9 @@ class Raw:
         self.s.sendall(head.encode() if isinstance(head, str) else head)
 
     @classmethod
-    def post(cls, addr, body, path="/v1/chat/completions", headers="", **kw):
+    def post(cls, addr, body, path="/v1/chat/completions", headers="", host="x", **kw):
         b = json.dumps(body).encode()
-        return cls(addr, f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{headers}"
+        return cls(addr, f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n{headers}"
                          f"content-length: {len(b)}\r\n\r\n".encode() + b, **kw)
 
     def head(self):

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -340,11 +341,14 @@ func TestAdaptersAreRemembered(t *testing.T) {
 func TestScrapeTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, f, state := watched(t, []string{"a:1", "none:1", "odd:1"}, Options{})
-		f.set("none:1", func(r *fakeReplica) { r.metrics, r.models = "", `{"data":[{"id":"q","owned_by":"library"}]}` })
+		f.set("none:1", func(r *fakeReplica) { r.metrics, r.models = "", `{"data":[{"id":"q:latest","owned_by":"library"}]}` })
 		f.set("odd:1", func(r *fakeReplica) { r.metrics = "<html>hello</html>\n" })
 		time.Sleep(5 * time.Second)
 		if e := state()["none:1"]; e.Phase != fleet.PhaseReady || e.Engine != "ollama" || e.Running.OK() || e.Notes&fleet.NoteNoMetrics == 0 {
 			t.Errorf("an engine without metrics: %+v", e)
+		}
+		if e := state()["none:1"]; !slices.Equal(e.Models, []string{"q", "q:latest"}) {
+			t.Errorf("models %q: Ollama answers to q, too", e.Models)
 		}
 		if e := state()["odd:1"]; e.Phase != fleet.PhaseReady || e.Running.OK() || e.ScrapeError == "" {
 			t.Errorf("a page instead of metrics: %+v", e)

@@ -132,6 +132,10 @@ func parseModels(body []byte) (served, error) {
 			continue
 		}
 		out.names = append(out.names, m.ID)
+		// Ollama answers to a name without a tag as well, and lists it with one.
+		if short, ok := strings.CutSuffix(m.ID, ":latest"); ok && short != "" && ownerEngine(m.OwnedBy) == EngineOllama {
+			out.names = append(out.names, short)
+		}
 		if m.MaxLen > 0 && (out.maxLen == 0 || m.MaxLen < out.maxLen) {
 			out.maxLen = m.MaxLen
 		}
