@@ -25,7 +25,8 @@ var Rows = []Row{
 	{Name: "pool", Core: true, Packages: []string{"dispatch", "workload"}},
 	{Name: "judgement", Core: true, Packages: []string{"sim", "scalesim", "diagnose"},
 		SameRow: map[string][]string{"diagnose": {"sim", "scalesim"}}},
-	{Name: "formats", Packages: []string{"wholefile", "config", "wire", "journal", "manifest", "policyfile"}},
+	{Name: "formats", Packages: []string{"wholefile", "config", "wire", "journal", "manifest", "policyfile", "migrate"},
+		SameRow: map[string][]string{"migrate": {"config"}}},
 	// identity stands here and not in the gateway, because the admin API asks it, too.
 	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe", "promptlog", "telemetry"}},
 	{Name: "entry", Packages: []string{"entry"}},

@@ -70,7 +70,7 @@ changes. A file with errors changes nothing.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	})
-	c.AddCommand(configCheckCmd(e), configShowCmd(e), configSchemaCmd(e), configDiffCmd(e))
+	c.AddCommand(configCheckCmd(e), configShowCmd(e), configSchemaCmd(e), configDiffCmd(e), configFromCmd(e))
 	return c
 }
 
