@@ -25,6 +25,7 @@ type guard struct {
 	auth   entry.Authenticator
 	keys   *identity.Keys   // nil: no keys
 	tokens *identity.Tokens // nil: no issuers
+	logins *identity.Logins // nil: nobody signs in with a browser
 }
 
 // newGuard makes the guard that a configuration wants.
@@ -43,10 +44,25 @@ func newGuard(c *config.Config) (*guard, error) {
 	}
 	if len(c.Auth.JWT) > 0 {
 		var list []identity.Issuer
-		for _, j := range c.Auth.JWT {
+		var logins []identity.LoginIssuer
+		for i, j := range c.Auth.JWT {
+			if j.Login {
+				l := identity.LoginIssuer{URL: j.Issuer, ClientID: j.Audience, Redirect: j.LoginRedirect}
+				if j.LoginSecretFile != "" {
+					secret, err := config.ReadSecret(j.LoginSecretFile)
+					if err != nil {
+						return nil, failf("", "auth.jwt[%d].loginSecretFile: %v", i, err)
+					}
+					l.Secret = secret.Reveal()
+				}
+				logins = append(logins, l)
+			}
 			list = append(list, identity.Issuer{URL: j.Issuer, Audience: j.Audience, TenantClaim: j.TenantClaim, RoleClaim: j.RoleClaim})
 		}
 		g.tokens = identity.NewTokens(list)
+		if len(logins) > 0 {
+			g.logins = identity.NewLogins(logins)
+		}
 		door.Tokens = g.tokens
 	}
 	if c.TLS.ClientCA != "" {

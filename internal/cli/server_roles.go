@@ -27,6 +27,12 @@ func checkAdmin(c *config.Config) error {
 	if asks && !guarded(c) {
 		return usagef("make keys with `penstock key create --role operate` and name the file in auth.keysFile", "auth.admin: keys needs auth.keysFile or auth.jwt")
 	}
+	for i := range c.Auth.JWT {
+		if j := &c.Auth.JWT[i]; j.Login && (!asks || j.RoleClaim == "") {
+			return usagef("set auth.admin: keys, and roleClaim to the claim that names read, operate or admin",
+				"auth.jwt[%d].login: people who sign in would have no role", i)
+		}
+	}
 	if c.Listen.Admin != "" && !config.IsLoopback(c.Listen.Admin) && !asks {
 		return usagef("set auth.admin: keys, or bind 127.0.0.1 and reach it through a tunnel or a proxy",
 			"refusing to open the admin API on %s without roles: anyone who reaches it could drain replicas", c.Listen.Admin)
@@ -86,6 +92,9 @@ func (s *server) secured(o console.Options) console.Options {
 	o.Tenants = s.tenantList
 	if s.cfg.Auth.Admin == adminKeys {
 		o.Doorkeeper = &adminDoor{keys: s.guard.keys, tokens: s.guard.tokens, failures: &identity.Failures{}}
+		if s.guard.logins != nil {
+			o.SignIn = s.guard.logins
+		}
 	}
 	return o
 }

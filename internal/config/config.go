@@ -207,6 +207,10 @@ type JWT struct {
 	Audience    string
 	TenantClaim string
 	RoleClaim   string // in the admin API; "": tokens have no role
+
+	Login           bool   // people may sign in to the console there; Audience is then the id of the client
+	LoginSecretFile string // secret of the client; "": a public client
+	LoginRedirect   string // address of /login/back as browsers see it; "": as the browser came
 }
 
 // Tenant is one paying or otherwise separate user of the fleet.

@@ -305,6 +305,9 @@ var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{
 	text("audience", "Audience that the token must name.", func(j *JWT) *string { return &j.Audience }, required()),
 	text("tenantClaim", "Claim of the token that names the tenant.", func(j *JWT) *string { return &j.TenantClaim }, def("tenant")),
 	text("roleClaim", "Claim of the token that names the role in the admin API; empty: tokens have none.", func(j *JWT) *string { return &j.RoleClaim }),
+	ref(kindBool, "login", "Let people sign in to the console at this issuer; audience is then the id of the client.", func(j *JWT) *bool { return &j.Login }),
+	text("loginSecretFile", "File with the secret of the client; empty: a public client.", func(j *JWT) *string { return &j.LoginSecretFile }),
+	text("loginRedirect", "Address of /login/back as browsers see it, behind a proxy that speaks TLS; empty: as the browser came.", func(j *JWT) *string { return &j.LoginRedirect }),
 }}
 
 var tenantObject = &object{name: "a tenant", id: "name", fields: []field{

@@ -59,7 +59,7 @@ func open(path string) bool {
 	case "/healthz", "/readyz", "/login", "/logout", "/favicon.svg":
 		return true
 	}
-	return strings.HasPrefix(path, "/assets/")
+	return strings.HasPrefix(path, "/assets/") || strings.HasPrefix(path, "/login/")
 }
 
 // roleFor is what a request needs: reading, and asking what would be, needs read;

@@ -66,6 +66,7 @@ type Options struct {
 	Listen   ListenState           // for the status
 	Version  string                // of this program
 	Router   string                // name of this router
+	SignIn   SignIn                // issuers at which people sign in; nil: keys only
 	Loopback bool                  // the listener is on loopback: check the Host header
 	Hosts    []string              // names that the Host header may have elsewhere, beside addresses
 	// Doorkeeper asks operators for keys; nil: whoever reaches the listener may do all.
@@ -143,6 +144,8 @@ func New(o Options) *Server {
 	mux.HandleFunc("GET /api/v1/me", s.me)
 	mux.HandleFunc("GET /login", s.loginForm)
 	mux.HandleFunc("POST /login", s.login)
+	mux.HandleFunc("GET /login/at/{n}", s.loginAt)
+	mux.HandleFunc("GET /login/back", s.loginBack)
 	mux.HandleFunc("POST /logout", s.logout)
 	if o.Metrics != nil {
 		mux.Handle("GET /metrics", o.Metrics)

@@ -108,7 +108,8 @@ var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <form method="post" action="/login"><label for="key">Key</label>
 <input class="field" id="key" name="key" type="password" autocomplete="current-password" required autofocus>
 <button class="btn primary">Sign in</button></form>
-<p>Make one with <code>penstock key create --role read</code>.</p></main></body></html>
+{{range $i, $name := .Issuers}}<p><a class="btn" href="/login/at/{{$i}}">Sign in at {{$name}}</a></p>
+{{end}}<p>Make one with <code>penstock key create --role read</code>.</p></main></body></html>
 `))
 
 func (s *Server) showLogin(w http.ResponseWriter, status int, problem string) {
@@ -116,7 +117,14 @@ func (s *Server) showLogin(w http.ResponseWriter, status int, problem string) {
 	w.Header().Set("Content-Security-Policy", contentPolicy)
 	w.Header().Set("Referrer-Policy", "same-origin")
 	w.WriteHeader(status)
-	_ = loginPage.Execute(w, struct{ Style, Error string }{styleSheet(), problem})
+	var issuers []string
+	if s.o.SignIn != nil {
+		issuers = s.o.SignIn.Names()
+	}
+	_ = loginPage.Execute(w, struct {
+		Style, Error string
+		Issuers      []string
+	}{styleSheet(), problem, issuers})
 }
 
 // loginForm shows the form; where no keys are asked for there is nothing to do.
@@ -136,9 +144,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+	if s.enter(w, r, "Bearer "+strings.TrimSpace(r.PostFormValue("key"))) {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+	}
+}
+
+// enter begins a session for a credential that has a role, and reports whether it did;
+// else it has answered with the form and the reason.
+func (s *Server) enter(w http.ResponseWriter, r *http.Request, credential string) bool {
 	ask := r.Clone(r.Context())
 	ask.Header.Del("Cookie")
-	ask.Header.Set("Authorization", "Bearer "+strings.TrimSpace(r.PostFormValue("key")))
+	ask.Header.Set("Authorization", credential)
 	who, ok, wait := s.o.Doorkeeper.Operator(ask)
 	switch {
 	case wait > 0:
@@ -151,10 +167,11 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.showLogin(w, http.StatusForbidden, "This key has no role here; it is for the gateway.")
 	default:
 		s.audit(r, who, http.StatusSeeOther)
-		http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: s.sessions.begin(ask.Header.Get("Authorization"), s.o.Clock()), Path: "/",
+		http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: s.sessions.begin(credential, s.o.Clock()), Path: "/",
 			HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil, MaxAge: int(sessionFor / time.Second)})
-		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return true
 	}
+	return false
 }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {

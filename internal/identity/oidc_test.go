@@ -28,6 +28,8 @@ type localIssuer struct {
 	kid     string
 	key     *rsa.PrivateKey
 	fetches int
+	// exchange answers /token; nil: there is none.
+	exchange func(http.ResponseWriter, *http.Request)
 }
 
 func newIssuer(t *testing.T) *localIssuer {
@@ -39,13 +41,19 @@ func newIssuer(t *testing.T) *localIssuer {
 		w.Header().Set("Content-Type", "application/json")
 		switch r.URL.Path {
 		case "/.well-known/openid-configuration":
-			fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":"x","token_endpoint":"x","id_token_signing_alg_values_supported":["RS256"]}`,
-				"http://"+r.Host, "http://"+r.Host+"/keys")
+			fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q,"authorization_endpoint":%q,"token_endpoint":%q,"id_token_signing_alg_values_supported":["RS256"]}`,
+				"http://"+r.Host, "http://"+r.Host+"/keys", "http://"+r.Host+"/auth", "http://"+r.Host+"/token")
 		case "/keys":
 			i.fetches++
 			n := base64.RawURLEncoding.EncodeToString(i.key.N.Bytes())
 			e := base64.RawURLEncoding.EncodeToString(big.NewInt(int64(i.key.E)).Bytes())
 			fmt.Fprintf(w, `{"keys":[{"kty":"RSA","alg":"RS256","use":"sig","kid":%q,"n":%q,"e":%q}]}`, i.kid, n, e)
+		case "/token":
+			if i.exchange == nil {
+				http.NotFound(w, r)
+				return
+			}
+			i.exchange(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -67,6 +75,11 @@ func (i *localIssuer) rotate(t *testing.T, kid string) {
 func (i *localIssuer) token(claims map[string]any) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	return i.sign(claims)
+}
+
+// sign makes a token; i.mu is held.
+func (i *localIssuer) sign(claims map[string]any) string {
 	enc := func(v any) string { b, _ := json.Marshal(v); return base64.RawURLEncoding.EncodeToString(b) }
 	s := enc(map[string]any{"alg": "RS256", "kid": i.kid}) + "." + enc(claims)
 	h := sha256.Sum256([]byte(s))
