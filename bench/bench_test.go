@@ -44,6 +44,7 @@ func TestPlainProxies(t *testing.T) {
 			{name: "long", run: fixed(2, 6, longRequests())},
 			{name: "open", run: open(200, uniqueRequests())},
 			{name: "streams", run: streams(3, 10*time.Millisecond)},
+			{name: "many", run: many(20, 10*time.Millisecond, http1)},
 		} {
 			s, err := w.run(t.Context(), addr, 50*time.Millisecond)
 			if err != nil || s.n == 0 || s.n != len(s.delays) {

@@ -48,10 +48,13 @@ type row struct {
 	// Growth is how much memory the process took during the work.
 	Growth *float64 `json:"growth_mb"`
 	Rate   float64  `json:"per_second"`
+	// Each is the memory that a stream took while all were open.
+	Each *float64 `json:"kib_per_stream,omitempty"`
 }
 
 // printed is the order of the works in the result, which is not that of the runs.
-var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "sse-chunk-500", "prompt-400k", "index-16k"}
+var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "sse-chunk-500", "prompt-400k", "index-16k",
+	"streams-9000", "streams-10000-h2", "crowd-10000-h2"}
 
 // rows returns the medians by work and contender.
 func (r *results) rows() []row {
@@ -63,7 +66,7 @@ func (r *results) rows() []row {
 			if cell == nil {
 				continue
 			}
-			var cpu, ratio, p50, p99, rss, grown, rate []float64
+			var cpu, ratio, p50, p99, rss, grown, rate, each []float64
 			for rep := range 1000 {
 				m, ok := cell[rep]
 				if !ok {
@@ -73,6 +76,9 @@ func (r *results) rows() []row {
 				if m.cpu < 0 {
 					continue
 				}
+				if m.each > 0 {
+					each = append(each, m.each)
+				}
 				cpu, rss, grown = append(cpu, m.cpu), append(rss, m.rss), append(grown, m.grown)
 				if n, ok := ref[rep]; ok && n.cpu > 0 {
 					ratio = append(ratio, m.cpu/n.cpu)
@@ -80,7 +86,7 @@ func (r *results) rows() []row {
 			}
 			out = append(out, row{
 				Work: w, Contender: c, CPU: median(cpu, 1), CPUMin: least(cpu), CPUMax: most(cpu), Ratio: median(ratio, 2),
-				P50: *median(p50, 3), P99: *median(p99, 3), RSS: median(rss, 1), Growth: median(grown, 1), Rate: *median(rate, 1),
+				P50: *median(p50, 3), P99: *median(p99, 3), RSS: median(rss, 1), Growth: median(grown, 1), Rate: *median(rate, 1), Each: median(each, 1),
 			})
 		}
 	}
@@ -127,12 +133,15 @@ func (r *results) writeJSON(w io.Writer) error {
 
 // headings explain the works to people.
 var headings = map[string]string{
-	"chat-2k":       "chat-2k: 2 KiB chat request, closed loop, 8 clients; CPU us per request",
-	"chat-2k-open":  "chat-2k-open: the same at 500 requests/s, open loop; CPU us per request",
-	"sse-chunk":     "sse-chunk: 50 streams, a chunk every 10 ms; CPU us per chunk, delay of a chunk",
-	"sse-chunk-500": "sse-chunk-500: 500 streams, a chunk every 50 ms; CPU us per chunk, delay of a chunk",
-	"prompt-400k":   "prompt-400k: 400 KB prompt, closed loop, 4 clients; CPU us per request",
-	"index-16k":     "index-16k: 20,000 different 16 KiB prompts, 16 clients; CPU us per request, memory",
+	"chat-2k":          "chat-2k: 2 KiB chat request, closed loop, 8 clients; CPU us per request",
+	"chat-2k-open":     "chat-2k-open: the same at 500 requests/s, open loop; CPU us per request",
+	"sse-chunk":        "sse-chunk: 50 streams, a chunk every 10 ms; CPU us per chunk, delay of a chunk",
+	"sse-chunk-500":    "sse-chunk-500: 500 streams, a chunk every 50 ms; CPU us per chunk, delay of a chunk",
+	"prompt-400k":      "prompt-400k: 400 KB prompt, closed loop, 4 clients; CPU us per request",
+	"streams-9000":     "streams-9000: 9,000 streams over HTTP/1.1, a chunk every 2 s; CPU us per chunk, delay of a chunk",
+	"streams-10000-h2": "streams-10000-h2: 10,000 streams over HTTP/2, a chunk every 2 s; CPU us per chunk, delay of a chunk",
+	"crowd-10000-h2":   "crowd-10000-h2: 10,000 requests at the same moment over HTTP/2; CPU us per request",
+	"index-16k":        "index-16k: 20,000 different 16 KiB prompts, 16 clients; CPU us per request, memory",
 }
 
 func (r *results) writeTable(w io.Writer, took time.Duration) error {
@@ -149,6 +158,9 @@ func (r *results) writeTable(w io.Writer, took time.Duration) error {
 		}
 		fmt.Fprintf(w, "%-14s %26s %9s %10.2f %10.2f %10s %10s %11.0f\n", row.Contender, cpu,
 			figure(row.Ratio, 2), row.P50, row.P99, figure(row.RSS, 0), figure(row.Growth, 0), row.Rate)
+		if row.Each != nil {
+			fmt.Fprintf(w, "%-14s %26s\n", "", fmt.Sprintf("%.1f KiB a stream", *row.Each))
+		}
 	}
 	_, err := fmt.Fprintf(w, "\nMedians of the repeats, all contenders interleaved, in %s. A ratio is good to about 20 %%.\n", took.Round(time.Second))
 	return err

@@ -27,6 +27,7 @@ type work struct {
 	run  func(ctx context.Context, addr string, d time.Duration) (sample, error)
 	// warm runs the work so long before it is measured, length while it is.
 	warm, length time.Duration
+	streams      int // that are open at a time, where memory for each is told; 0: it is not
 }
 
 // sample is what the clients saw.
@@ -44,6 +45,7 @@ type measured struct {
 	grown    float64 // MiB during it
 	rate     float64 // units a second
 	p50, p99 float64
+	each     float64 // KiB a stream, at most while they ran; 0: not asked for
 }
 
 func works(s settings) []work {
@@ -61,6 +63,7 @@ func works(s settings) []work {
 		{name: "sse-chunk-500", unit: "chunk", run: streams(500, 50*time.Millisecond), length: long, skip: map[string]bool{"litellm": true}},
 		{name: "prompt-400k", unit: "request", run: closed(4, longRequests()), warm: warm, length: long},
 	}
+	all = append(all, scaleWorks()...)
 	return slices.DeleteFunc(all, func(w work) bool { return !wanted(s.works, w.name) })
 }
 
@@ -78,8 +81,14 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 	}
 	begin := time.Now()
 	var err error
-	if m.sample, err = w.run(ctx, c.addr, w.length); err != nil {
+	peak := watchPeak(c.pid, w.streams > 0)
+	m.sample, err = w.run(ctx, c.addr, w.length)
+	most := peak()
+	if err != nil {
 		return m, err
+	}
+	if w.streams > 0 && c.pid > 0 {
+		m.each = (most - rss) * 1024 / float64(w.streams)
 	}
 	if m.n == 0 {
 		return m, fmt.Errorf("no %s succeeded%s", w.unit, l.log(c.name))
@@ -93,6 +102,28 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 	slices.Sort(m.delays)
 	m.p50, m.p99 = quantile(m.delays, 0.5), quantile(m.delays, 0.99)
 	return m, nil
+}
+
+// watchPeak looks at the memory of a process until the function that it returns is
+// called, which tells the most in MiB.
+func watchPeak(pid int, on bool) func() float64 {
+	if !on || pid == 0 {
+		return func() float64 { return 0 }
+	}
+	stop, most := make(chan struct{}), make(chan float64)
+	go func() {
+		p := 0.0
+		for {
+			select {
+			case <-stop:
+				most <- p
+				return
+			case <-time.After(time.Second):
+				p = max(p, proctree.ResidentMB(pid))
+			}
+		}
+	}()
+	return func() float64 { close(stop); return <-most }
 }
 
 func quantile(sorted []float64, q float64) float64 {
