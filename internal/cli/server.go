@@ -82,6 +82,7 @@ type server struct {
 	log           *slog.Logger
 	clock         func() fleet.Time
 	router        string // name of this router in request ids
+	names         *names
 	front         *front
 	guard         *guard
 	meter         *share.Meter
@@ -132,6 +133,7 @@ func buildServer(o serverOptions) (_ *server, err error) {
 		return nil, err
 	}
 	s := &server{o: o, log: o.Log, cfg: o.Config, clock: monotonic(), reg: prometheus.NewRegistry()}
+	s.names = newNames(net.DefaultResolver, o.Log)
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -299,7 +301,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 			s.warm(lp, snap)
 			lp.observeKV(snap)
 			s.epp.observed()
-		}, Log: s.log, Clock: s.clock,
+		}, Log: s.log, Clock: s.clock, Dial: s.names.DialContext,
 	})
 	s.readKV(lp)
 	s.pools = append(s.pools, lp)

@@ -37,7 +37,7 @@ func newFront(s *server, key uint64) (*front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &front{relay: relay.New(relayOptions(s.o.Config.Relay, trust))}
+	f := &front{relay: relay.New(s.relayOptions(s.o.Config.Relay, trust))}
 	f.cat.Store(cat)
 	f.h = gateway.New(gateway.Options{
 		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Quotas: s.meter, Router: s.router, HashKey: key,
@@ -84,9 +84,9 @@ func messagesOf(s string) string {
 // the other path without a change of the configuration.
 const relayEnv = "PENSTOCK_RELAY"
 
-func relayOptions(c config.Relay, trust *tls.Config) relay.Options {
+func (s *server) relayOptions(c config.Relay, trust *tls.Config) relay.Options {
 	streams := cmp.Or(os.Getenv(relayEnv), c.Streams)
-	return relay.Options{TLS: trust, Epoll: streams == "epoll", FirstByte: c.FirstByte, Stall: c.Idle}
+	return relay.Options{TLS: trust, Epoll: streams == "epoll", FirstByte: c.FirstByte, Stall: c.Idle, Dial: s.names.DialContext}
 }
 
 // catalogue lists what clients may ask for: live pools under the models of cfg,

@@ -42,7 +42,10 @@ type replica struct {
 // the connection stays open.
 func scripted(t testing.TB, script func(c net.Conn, req *http.Request, body []byte) bool) *replica {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// Of a socket for several paths at a time the kernel drops no packets for a test.
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,8 @@ type Options struct {
 	Publish func(*fleet.Snapshot)
 	Log     *slog.Logger      // nil: discard
 	Clock   func() fleet.Time // nil: the wall clock
+	// Dial opens connections to replicas; nil: TCP. Transport, where there is one, has its own.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Transport asks the replicas; nil: a transport of its own.
 	Transport http.RoundTripper
 }
@@ -84,13 +86,20 @@ func New(o Options) *Observer {
 		ob.auth = "Bearer " + o.APIKey.Reveal()
 	}
 	rt := o.Transport
+	if o.Dial == nil {
+		o.Dial = (&net.Dialer{}).DialContext
+	}
 	if rt == nil {
 		rt = &http.Transport{
 			// Compressing 50 kB a second costs an engine more than sending them.
 			DisableCompression: true,
 			TLSClientConfig:    o.TLS,
-			DialContext:        (&net.Dialer{Timeout: answerTimeout}).DialContext,
-			MaxIdleConns:       0, MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second,
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+				defer cancel()
+				return o.Dial(ctx, network, address)
+			},
+			MaxIdleConns: 0, MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second,
 			ResponseHeaderTimeout: scrapeTimeout,
 		}
 	}
