@@ -125,6 +125,7 @@ func printPool(e *Env, w io.Writer, p *console.PoolStatus, now time.Time) {
 		fmt.Fprint(w, "  no snapshot yet")
 	}
 	fmt.Fprintln(w)
+	printQueue(w, p.Queue)
 	printShadow(w, p.Shadow)
 	if p.Control != nil {
 		printControl(w, p)

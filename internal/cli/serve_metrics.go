@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/penstock-project/penstock/internal/console"
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/fleet"
 )
 
@@ -37,6 +38,13 @@ var fleetMetrics = []struct {
 	{"penstock_pool_refused_requests_total", "Requests that no replica could take.", poolLabel},
 	{"penstock_pool_retries_total", "Attempts that went to another replica.", poolLabel},
 	{"penstock_pool_demoted_by_load_total", "Decisions that passed a warmer replica over because of its load.", poolLabel},
+	{"penstock_pool_queue_on", "1 while the router's own queue is on.", poolLabel},
+	{"penstock_pool_queue_held_requests_total", "Requests that the router's queue held and then sent.", poolLabel},
+	{"penstock_pool_queue_hold_seconds_total", "Time that those were held.", poolLabel},
+	{"penstock_pool_queue_longest_hold_seconds", "The longest that one was held since the start.", poolLabel},
+	{"penstock_pool_queue_overdue_requests_total", "Held requests that were sent because the bound on waiting was reached.", poolLabel},
+	{"penstock_pool_mechanism_off", "1 while a mechanism that may hold requests is off because it harmed.", []string{"pool", "mechanism"}},
+	{"penstock_pool_mechanism_switched_off_total", "Times that it was switched off.", []string{"pool", "mechanism"}},
 	{"penstock_pool_leaked_requests_total", "In-flight counts that reconciliation wrote off.", poolLabel},
 	{"penstock_pool_snapshot_age_seconds", "Age of the last snapshot.", poolLabel},
 	{"penstock_pool_control_plane_age_seconds", "Time since the Kubernetes API server behind the pool last answered.", poolLabel},
@@ -97,6 +105,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 		counter("penstock_pool_retries_total", float64(t.Retried), p.Name)
 		counter("penstock_pool_demoted_by_load_total", float64(t.DemotedByLoad), p.Name)
 		counter("penstock_pool_leaked_requests_total", float64(t.Leaked), p.Name)
+		queueMetrics(gauge, counter, p.Name, t)
 		for i := range st.Endpoints {
 			e := &st.Endpoints[i]
 			gauge("penstock_replica_in_flight_requests", float64(e.InFlight), p.Name, e.Endpoint)
@@ -126,6 +135,19 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("penstock_config_last_reload_successful", flag(state.ReloadOK))
 	if state.ReloadedAt != nil {
 		gauge("penstock_config_last_reload_timestamp_seconds", float64(state.ReloadedAt.UnixNano())/float64(time.Second))
+	}
+}
+
+func queueMetrics(gauge, counter func(string, float64, ...string), pool string, t *dispatch.Totals) {
+	gauge("penstock_pool_queue_on", flag(t.QueueOn), pool)
+	counter("penstock_pool_queue_held_requests_total", float64(t.Queue.Held), pool)
+	counter("penstock_pool_queue_hold_seconds_total", t.Queue.Sum.Seconds(), pool)
+	gauge("penstock_pool_queue_longest_hold_seconds", t.Queue.Longest.Seconds(), pool)
+	counter("penstock_pool_queue_overdue_requests_total", float64(t.Overdue), pool)
+	for i := range t.Guards {
+		g := &t.Guards[i]
+		gauge("penstock_pool_mechanism_off", flag(g.Off), pool, g.Name)
+		counter("penstock_pool_mechanism_switched_off_total", float64(g.Switched), pool, g.Name)
 	}
 }
 

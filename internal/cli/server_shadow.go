@@ -45,7 +45,7 @@ func (s *server) openTape(lp *livePool, o *dispatch.Options, seed uint64) error 
 	file := filepath.Join(j.Dir, fmt.Sprintf("events-%s-%s-%s%s", now.Wall().UTC().Format("20060102T150405.000"), s.router, lp.name, journal.TapeSuffix))
 	t, err := journal.NewTape(file, int64(j.MaxBytes), journal.TapeHeader{
 		Version: buildVersion().Version, Router: s.router, Pool: lp.name, Started: now, Policy: o.Policy.Name(), Seed: seed,
-		Profile: o.Profile, Fixed: o.Fixed, Queue: o.Queue, MaxHold: o.MaxHold, HoldFor: o.HoldFor, Share: o.Share,
+		Profile: o.Profile, Fixed: o.Fixed, Queue: o.Queue, MaxHold: o.MaxHold, HoldMost: o.HoldMost, HoldFor: o.HoldFor, Share: o.Share,
 		Events: o.Events, Index: o.IndexBytes, Block: o.BlockBytes, Weights: o.Weights,
 	})
 	if err != nil {

@@ -49,6 +49,15 @@ func liveOf(st *Status) *diagnose.Live {
 		lp := diagnose.LivePool{
 			Name: p.Name, Arrived: p.Counters.Arrived, Ended: p.Counters.Ended, Refused: p.Counters.Refused, Leaked: p.Counters.Leaked, Held: p.Held,
 		}
+		if p.Queue != nil {
+			for _, g := range p.Queue.Guards {
+				if g.Off {
+					lp.Off = append(lp.Off, diagnose.LiveGuard{
+						Name: g.Name, TTFT: scaled(g.TTFTMS, 1), WithoutIt: scaled(g.WithoutMS, 1), Requests: g.Requests, Times: float64(g.Switched),
+					})
+				}
+			}
+		}
 		for k := range p.Replica {
 			r := &p.Replica[k]
 			lr := diagnose.LiveReplica{

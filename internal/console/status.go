@@ -70,6 +70,7 @@ type PoolStatus struct {
 	Engine   *EngineInUse     `json:"engine,omitempty"`
 	Adapters []AdapterSummary `json:"adapters,omitempty"`
 	Shadow   *ShadowState     `json:"shadow,omitempty"`
+	Queue    *QueueState      `json:"queue,omitempty"`
 	// Verdict says in a sentence whether users are fine and what binds; null before
 	// the first look.
 	Verdict *PoolVerdict `json:"verdict,omitempty"`
@@ -232,7 +233,7 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 		},
 		Replica: []ReplicaStatus{},
 	}
-	out.Shadow = shadowState(&st.Shadow)
+	out.Shadow, out.Queue = shadowState(&st.Shadow), queueState(&t)
 	if p.Control != nil {
 		out.Control = p.Control()
 	}

@@ -20,7 +20,16 @@ type LivePool struct {
 	Arrived, Ended, Refused uint64
 	Leaked                  uint64
 	Held                    int
+	Off                     []LiveGuard
 	Replicas                []LiveReplica
+}
+
+// LiveGuard is a mechanism that the router switched off because it harmed. Times are
+// in milliseconds.
+type LiveGuard struct {
+	Name            string
+	TTFT, WithoutIt float64
+	Requests, Times float64
 }
 
 // LiveReplica is one replica of a LivePool. Ages and times are in seconds.
@@ -103,6 +112,13 @@ func (p *LivePool) judge() []Finding {
 		f.Evidence = []Evidence{Ev("refused", int(p.Refused), "requests"), Ev("arrived", int(p.Arrived), "requests")}
 		f.Message = fmt.Sprintf("%d of %d requests were refused since the start", p.Refused, p.Arrived)
 		f.Remedy = "penstock explain --last --filter kind=refused"
+		out = append(out, f)
+	}
+	for _, g := range p.Off {
+		f := New("queue-harms", obj, "", 0)
+		f.Evidence = []Evidence{Ev("ttft", g.TTFT, "ms"), Ev("without_it", g.WithoutIt, "ms"), Ev("requests", int(g.Requests), ""), Ev("switched_off", int(g.Times), "times")}
+		f.Message = fmt.Sprintf("%s is off because it harmed: requests had their first token after %.0f ms and were predicted to have it after %.0f ms without it", g.Name, g.TTFT, g.WithoutIt)
+		f.Remedy = "It is tried again by itself. Give the engine's real profile (penstock calibrate), or set route.queue: off."
 		out = append(out, f)
 	}
 	if p.Leaked > 0 {

@@ -37,6 +37,9 @@ func TestLiveRules(t *testing.T) {
 		}},
 		{"signals-stale", func(l *Live) { l.Pools[0].Replicas[0].SignalAge = 40 }},
 		{"index-disagrees", func(l *Live) { l.Pools[0].Replicas[0].Disagrees = true }},
+		{"queue-harms", func(l *Live) {
+			l.Pools[0].Off = []LiveGuard{{Name: "queue", TTFT: 900, WithoutIt: 300, Requests: 60, Times: 1}}
+		}},
 		{"requests-refused", func(l *Live) { l.Pools[0].Refused = 100 }},
 		{"accounting-healed", func(l *Live) { l.Pools[0].Leaked = 1 }},
 		{"config-rejected", func(l *Live) { l.ConfigError = "penstock.yaml:3:1: unknown field" }},

@@ -57,10 +57,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
 			late.Round(time.Millisecond).String() + " after the deadline"}, out
 	}
-	led := d.leader(i, dec.TieKey)
-	if led >= 0 && !d.follow(i, led, dec) {
-		led = -1
-	}
+	led := d.led(i, dec)
 	p := dec.Pick()
 	slot := dec.Chosen
 	e.work = d.workAt(e, slot, float64(p.Uncached))
@@ -71,13 +68,36 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		d.demand(e)
 		e.fcfs = d.firstCome(slot, e)
 	}
-	if d.queues && (led >= 0 || !d.mayGo(i, slot, p)) {
+	if d.queues && e.req.Hold >= 0 && (led >= 0 || !d.mayGo(i, slot, p)) {
+		d.foresee(e, slot, p)
 		dec.Wait = true
 		d.enqueueBehind(i, slot, led)
 		d.lead(i, dec.TieKey)
 		return Verdict{Kind: Held, Decision: dec}, out
 	}
+	if d.aux[slot].queue.n > 0 {
+		d.foresee(e, slot, p) // it goes before others, thanks to the queue
+	}
 	return Verdict{Kind: Sent, Decision: dec}, d.send(i, dec, out)
+}
+
+// led decides whether an entry follows a held one, and returns which; -1 none. Where
+// it does, dec says so.
+func (d *Dispatch) led(i int32, dec *route.Decision) int32 {
+	k := d.leader(i, dec.TieKey)
+	if k < 0 || d.guards.of[GuardMeet].off || d.entries[i].req.Hold < 0 {
+		return -1
+	}
+	e, p := &d.entries[i], dec.Pick()
+	own, others := p.OwnMS, p.CostMS-p.OwnMS
+	if !d.follow(i, k, dec) {
+		return -1
+	}
+	p = dec.Pick()
+	e.follows, e.apart = true, own/1e3
+	e.spares = (others - (p.CostMS - p.OwnMS)) / 1e3
+	e.hoped = d.workAt(e, p.Slot, float64(p.Uncached))
+	return k
 }
 
 // late returns by how much a new request is predicted to miss its deadline at the
@@ -262,6 +282,8 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.uncached = float64(p.Uncached)
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
+	e.predicted = d.afterSending(e, p)
+	d.noteHold(e)
 	d.charge(i, slot, e.req.Blocks)
 	d.warmed(i, false)
 	d.tell(NoteSent, i, 0)

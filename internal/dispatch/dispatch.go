@@ -112,6 +112,12 @@ type Options struct {
 	// first come first served would have cost it when it came, plus one second. Then
 	// it is sent, whatever the replica's state. 0 means DefaultMaxHold.
 	MaxHold float64
+	// HoldMost bounds it in time as well, whatever first come first served would have
+	// cost; 0: it does not. It does not apply once requests of several tenants came: one
+	// that floods must be held for as long as its share asks for.
+	HoldMost time.Duration
+	// Unguarded keeps mechanisms on that measurably harm; see Guard. For comparisons.
+	Unguarded bool
 	// HoldFor is how long a request may wait while no replica is ready; 0 refuses
 	// at once.
 	HoldFor time.Duration
@@ -133,3 +139,7 @@ type Options struct {
 // come first served is far beyond what the order asks for outside overload, so the
 // bound costs nothing there.
 const DefaultMaxHold = 8
+
+// DefaultHoldMost is the HoldMost that routers go by. Clients begin to
+// give up after about a minute: in whatever order, an answer is of use only before.
+const DefaultHoldMost = time.Minute

@@ -119,6 +119,19 @@ func (d *Dispatch) drainAll(out []Send) []Send {
 	return out
 }
 
+// flush sends all that is held once the queue was found to harm.
+func (d *Dispatch) flush(out []Send) []Send {
+	if d.queued == 0 || !d.guards.of[GuardQueue].off {
+		return out
+	}
+	for i := range d.slots {
+		for d.aux[i].queue.n > 0 && d.slots[i].Drop == route.DropNone {
+			out = d.release(d.popNext(int32(i)), int32(i), route.WhyReleased, out)
+		}
+	}
+	return out
+}
+
 // drain gives a slot what its queue holds, while there is room; with an empty queue
 // it takes from others.
 func (d *Dispatch) drain(slot int32, out []Send) []Send {

@@ -67,6 +67,16 @@ type entry struct {
 	firstAt  fleet.Time
 	lastAt   fleet.Time // last sign of life
 	deadline fleet.Time // when its wait in the router ends at the latest
+	bound    fleet.Time // what the queue's own bound says of that; 0: it was in no queue
+
+	judged    bool    // what the queue did to it is measured
+	follows   bool    // it waits where another one leads
+	would     float64 // seconds to its first token had it been sent when it came
+	own       float64 // the same with the queue, as predicted then
+	apart     float64 // the same where it would have gone without a leader
+	spares    float64 // seconds that others are spared by its following
+	hoped     float64 // its work behind the leader, as predicted then
+	predicted float64 // seconds from sending to the first token
 
 	cached  int32   // tokens expected at the slot
 	fcfs    float64 // seconds that first come first served would have cost

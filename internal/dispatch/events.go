@@ -18,7 +18,8 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 	slot := d.entries[i].slot
 	d.start(i, d.now, true)
 	d.answered(i)
-	return d.thaw(d.drain(slot, out))
+	d.judge(&d.entries[i])
+	return d.thaw(d.flush(d.drain(slot, out)))
 }
 
 // answered counts a sign that the endpoint works.
@@ -76,6 +77,7 @@ func (d *Dispatch) start(i int32, at fleet.Time, seen bool) {
 func (d *Dispatch) leaveFIFO(i int32, at fleet.Time) {
 	e := &d.entries[i]
 	s, a := &d.slots[e.slot], &d.aux[e.slot]
+	d.tally(e.slot)
 	head := a.fifo.head == i
 	d.unlink(&a.fifo, i)
 	if !e.stream {

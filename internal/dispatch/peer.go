@@ -303,6 +303,7 @@ func (d *Dispatch) charge(i, slot int32, blocks []uint64) {
 	e.share = e.work*l.missed.ratio() + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
 	e.tail = max(0, e.prompt-float64(len(blocks))*e.blockTokens)
 
+	d.tally(slot)
 	s.InFlight++
 	s.Unstarted++
 	s.PendingSum += e.estimate

@@ -18,7 +18,8 @@ import (
 type Dispatch struct {
 	o      Options
 	policy route.Policy
-	queues bool // the router's own queue is on and the policy sees it
+	queues bool // the router's own queue is on: asked for, seen by the policy, and not found to harm
+	guards guards
 	index  Index
 	fair   admit.Fair
 	snap   *fleet.Snapshot
@@ -82,6 +83,7 @@ type slot struct {
 	fifo    list    // requests without a first token, oldest first
 	shares  float64 // sum of their shares, seconds
 	queue   queue
+	lost    lost
 	scrape  scrapeState
 	breaker breaker
 	speed   speed
@@ -140,9 +142,15 @@ func New(o Options) *Dispatch {
 // held and is sent in its turn.
 func (d *Dispatch) SetPolicy(p route.Policy) {
 	d.policy = p
-	aware, ok := p.(route.QueueAware)
-	d.queues = d.o.Queue && ok && aware.SeesQueue()
+	d.setQueues()
 	d.n.Policy = p.Name()
+}
+
+// setQueues turns the queue on where it is asked for, the policy sees it and it was
+// not found to harm.
+func (d *Dispatch) setQueues() {
+	aware, ok := d.policy.(route.QueueAware)
+	d.queues = d.o.Queue && ok && aware.SeesQueue() && !d.guards.of[GuardQueue].off
 }
 
 // Policy returns the name of the policy in use.
@@ -159,6 +167,7 @@ func (d *Dispatch) begin(now fleet.Time) {
 		d.settle(d.now)
 	}
 	d.judgeShares()
+	d.reviveGuards()
 }
 
 // lend returns a decision that stays valid until the next call.

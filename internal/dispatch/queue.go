@@ -151,10 +151,8 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	u := d.shares.tenant(e.tenant)
 	u.queued++
 	u.work += e.work
-	e.deadline = e.arrived.AddSeconds(d.boundFor(e))
-	if e.req.Deadline != 0 {
-		e.deadline = min(e.deadline, e.req.Deadline)
-	}
+	d.bind(e)
+	d.tally(slot)
 	d.file(&l.held, i)
 	q.n++
 	q.work += e.work
@@ -166,12 +164,25 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	d.watch(i)
 }
 
+// bind sets when an entry leaves the queue at the latest.
+func (d *Dispatch) bind(e *entry) {
+	e.bound = e.arrived.AddSeconds(d.boundFor(e))
+	if h := e.req.Hold; h > 0 {
+		e.bound = min(e.bound, e.arrived.Add(h))
+	}
+	e.deadline = e.bound
+	if e.req.Deadline != 0 {
+		e.deadline = min(e.deadline, e.req.Deadline)
+	}
+}
+
 // dequeue takes entry i out of the queue that it is in.
 func (d *Dispatch) dequeue(i int32) {
 	e := &d.entries[i]
 	q := &d.aux[e.slot].queue
 	l := d.lineFor(q, e.req.Class, e.tenant)
 	d.unlead(e)
+	d.tally(e.slot)
 	d.unfile(&l.held, i)
 	u := d.shares.tenant(e.tenant)
 	if u.queued--; u.queued == 0 {

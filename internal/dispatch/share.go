@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
@@ -215,6 +216,9 @@ func (d *Dispatch) setOver(t int32) {
 	x.over, x.since, x.idle, x.places = t, d.now, d.now, 0
 	for i := range d.entries {
 		e := &d.entries[i]
+		if e.state == stateQueued && d.isOver(e) {
+			e.judged = false // how long it waits now says nothing of the order
+		}
 		if e.peer == 0 && (e.state == stateSent || e.state == stateStream) && e.over != (t >= 0 && e.tenant == t) {
 			d.unweigh(e)
 			d.weigh(e, t >= 0 && e.tenant == t)
@@ -326,8 +330,9 @@ func (d *Dispatch) crowds(e *entry, slot int32) bool {
 	return a.over > 0 && s.KVTokens > 0 && a.overKV+need > s.KVTokens*s.KVLimit-peakReserve*most
 }
 
-// boundFor is how long an entry may be held, in seconds. For a tenant over its share
-// it is what first come first served would cost within its share.
+// boundFor is how long an entry may be held, in seconds: MaxHold times what first come
+// first served would have cost and a second, HoldMost at most where that is set. For a
+// tenant over its share it is what first come first served would cost within its share.
 func (d *Dispatch) boundFor(e *entry) float64 {
 	fcfs := e.fcfs
 	if d.isOver(e) {
@@ -338,7 +343,20 @@ func (d *Dispatch) boundFor(e *entry) float64 {
 		part := float64(max(1, d.ready)) * d.fair.Weight(e.tenant) / weights
 		fcfs = max(fcfs, d.shares.tenants[e.tenant].work/part)
 	}
-	return d.o.MaxHold*fcfs + 1
+	bound := d.o.MaxHold*fcfs + 1
+	if most := d.holdMost(); most > 0 {
+		bound = min(bound, most.Seconds())
+	}
+	return bound
+}
+
+// holdMost is the bound on a wait in time; 0: there is none. What tenants share is
+// shared by waiting.
+func (d *Dispatch) holdMost() time.Duration {
+	if len(d.shares.tenants) > 1 {
+		return 0
+	}
+	return d.o.HoldMost
 }
 
 // OverShare says which tenant is over its share.

@@ -3,6 +3,8 @@
 package dispatch
 
 import (
+	"time"
+
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
 )
@@ -88,6 +90,9 @@ type Totals struct {
 	Leaked        uint64 // written off by reconciliation
 	QueueOn       bool   // the router's own queue is on
 	MaxHold       float64
+	HoldMost      time.Duration
+	Queue         QueueStats
+	Guards        [NumGuards]GuardState
 	Engine        route.Coef // coefficients in use, corrections included
 	Context       route.Context
 }
@@ -97,7 +102,8 @@ func (d *Dispatch) Totals(now fleet.Time) Totals {
 	t := d.n
 	t.Ready = d.ready
 	t.Held = d.queued + int(d.limbo.n)
-	t.QueueOn, t.MaxHold = d.queues, d.o.MaxHold
+	t.QueueOn, t.MaxHold, t.HoldMost = d.queues, d.o.MaxHold, d.holdMost()
+	t.Guards = d.guardStates(now)
 	t.Engine = d.learned.coef
 	t.Context = d.learned.context(now, 0)
 	return t

@@ -430,6 +430,7 @@ func (ss *session) pick(ask *question, end bool) error {
 	if fault := ss.reserve(ask); fault != nil {
 		return ss.refuse(fault)
 	}
+	ask.req.Hold = ss.holdMost()
 	ctx, cancel := context.WithTimeout(ss.ctx, ss.srv.o.PickTimeout)
 	g, err := ss.srv.o.Door.Acquire(ctx, ask.to.Pool, &ask.req)
 	cancel()
@@ -455,6 +456,21 @@ func (ss *session) pick(ask *question, end bool) error {
 	ss.srv.Stats.Picked[basis].Add(1)
 	return ss.answer(ss.destination(), ask.body, end)
 }
+
+// holdMost bounds how long the router's queue may hold a request behind a proxy. No
+// byte passes meanwhile that could keep the proxy's limits away. Where bodies are
+// exchanged in both directions at once, none of its limits runs out before the idle
+// time of a stream, which is minutes. In the other modes message_timeout does, 0.2 s
+// where nothing else is said: nothing is held there.
+func (ss *session) holdMost() time.Duration {
+	if ss.requestMode != modeFullDuplexStreamed {
+		return -1
+	}
+	return maxHold
+}
+
+// maxHold is far below the idle times of streams that are in use.
+const maxHold = 10 * time.Second
 
 // answer names the endpoints and returns what is here of the body; changed, where it
 // is not nil, stands in its place. end says that the body is complete with it.

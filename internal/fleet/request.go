@@ -2,6 +2,8 @@
 
 package fleet
 
+import "time"
+
 // Request is what the router knows of one request when it decides. It is a value
 // of metadata: there is no field for prompt text.
 type Request struct {
@@ -37,6 +39,11 @@ type Request struct {
 	SubsetOnly bool
 	// Alternatives is how many further endpoints to name beside the pick.
 	Alternatives int
+
+	// Hold bounds how long the router's queue may hold the request, beside the pool's
+	// own bound: whoever brought it waits no longer. 0: the pool's bound alone;
+	// negative: it is not held there at all.
+	Hold time.Duration
 
 	// Arm names the version of a rollout that the request was given, as
 	// name/baseline or name/canary; "" where there is none.

@@ -38,12 +38,14 @@ type TapeHeader struct {
 	Fixed   bool
 	Queue   bool
 	MaxHold float64
-	HoldFor time.Duration
-	Share   bool
-	Events  bool
-	Index   int64 // bytes
-	Block   int   // bytes
-	Weights map[string]float64
+	// HoldMost is 0 in tapes of versions before there was such a bound.
+	HoldMost time.Duration
+	HoldFor  time.Duration
+	Share    bool
+	Events   bool
+	Index    int64 // bytes
+	Block    int   // bytes
+	Weights  map[string]float64
 }
 
 // item is one value of a tape after the header.

@@ -42,7 +42,7 @@ func (h *TapeHeader) Options() (dispatch.Options, error) {
 		return dispatch.Options{}, err
 	}
 	return dispatch.Options{
-		Pool: h.Pool, Policy: p, Profile: h.Profile, Fixed: h.Fixed, Queue: h.Queue, MaxHold: h.MaxHold, HoldFor: h.HoldFor,
+		Pool: h.Pool, Policy: p, Profile: h.Profile, Fixed: h.Fixed, Queue: h.Queue, MaxHold: h.MaxHold, HoldMost: h.HoldMost, HoldFor: h.HoldFor,
 		Share: h.Share, Events: h.Events, IndexBytes: h.Index, BlockBytes: h.Block, Weights: h.Weights,
 	}, nil
 }
