@@ -24,6 +24,9 @@ import (
 // peersEnv names the environment variable that share.peers: auto asks.
 const peersEnv = "PENSTOCK_PEERS"
 
+// secretLeast is the least length of the secret that routers share, in bytes.
+const secretLeast = 16
+
 // peerList are the peers that a configuration names; empty: none.
 func peerList(c *config.Config) []string {
 	v := c.Share.Peers
@@ -54,6 +57,10 @@ func (s *server) openShare(random []byte) error {
 			return failf("make one with `openssl rand -hex 32`, the same for all routers", "share.secretFile: %v", err)
 		}
 		secret = []byte(v.Reveal())
+		if len(secret) < secretLeast {
+			return usagef("make one with `openssl rand -hex 32`, the same for all routers",
+				"share.secretFile: %s holds %d bytes, at least %d are needed: a secret that can be guessed lets anybody tell this router what to believe", c.Share.SecretFile, len(secret), secretLeast)
+		}
 	}
 	if err := s.openHashKey(random, secret); err != nil {
 		return err

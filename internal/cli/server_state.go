@@ -31,29 +31,57 @@ const (
 
 // keeper saves the prefix index of one pool and loads it again.
 type keeper struct {
-	file  string
+	file  string // "": it is not on disk
 	check uint64
 
 	mu    sync.Mutex
-	data  []byte // what the last process saved, until all of it is loaded
+	data  []byte // what the last process or another router knew, until all of it is loaded
 	until time.Time
 	known string // replicas that it was loaded for
 	slow  bool   // too large to be saved while requests run
 }
 
-// keepIndex makes the keeper of a pool; nil where nothing is to be kept.
+// keepIndex makes the keeper of a pool; nil where nothing is to be kept and no other
+// router could be asked.
 func (s *server) keepIndex(lp *livePool) error {
-	dir := s.o.Config.StateDir
-	if dir == "" {
-		return nil
+	k := &keeper{check: xxh3.HashSeed([]byte("index"), s.hashKey), until: time.Now().Add(warmFor)}
+	if dir := s.o.Config.StateDir; dir != "" {
+		if err := s.keepOnDisk(lp, k, dir); err != nil {
+			return err
+		}
 	}
+	if s.exchange != nil {
+		s.exchange.Give(lp.name, k.check)
+		if len(k.data) == 0 {
+			s.exchange.Want(lp.name, k.check, func(data []byte) error { return s.takeIndex(lp, k, data) })
+		}
+	}
+	if k.file != "" || s.exchange != nil {
+		lp.keeper = k
+	}
+	return nil
+}
+
+// takeIndex loads what another router knows.
+func (s *server) takeIndex(lp *livePool, k *keeper, data []byte) error {
+	if err := lp.flow.CheckIndex(data, k.check); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.data, k.known, k.until = data, "", time.Now().Add(warmFor)
+	k.mu.Unlock()
+	if snap := lp.flow.Snapshot(); snap != nil {
+		s.warm(lp, snap)
+	}
+	return nil
+}
+
+// keepOnDisk reads what the last process saved, and saves from time to time.
+func (s *server) keepOnDisk(lp *livePool, k *keeper, dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return failf("name another directory with --state-dir, or none", "%v", err)
 	}
-	k := &keeper{
-		file:  filepath.Join(dir, "index-"+lp.name+".bin"),
-		check: xxh3.HashSeed([]byte("index"), s.hashKey), until: time.Now().Add(warmFor),
-	}
+	k.file = filepath.Join(dir, "index-"+lp.name+".bin")
 	var err error
 	if k.data, err = os.ReadFile(k.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failf("", "%v", err)
@@ -64,19 +92,18 @@ func (s *server) keepIndex(lp *livePool) error {
 			k.data = nil
 		}
 	}
-	lp.keeper = k
 	s.background = append(s.background, func(ctx context.Context) {
 		t := time.NewTicker(saveEvery)
 		defer t.Stop()
 		for {
 			select {
 			case <-ctx.Done():
-				s.saveIndex(lp) // its requests have ended
+				s.saveIndex(lp, k) // its requests have ended
 				return
 			case <-t.C:
 				if k.mu.Lock(); !k.slow {
 					k.mu.Unlock()
-					s.saveIndex(lp)
+					s.saveIndex(lp, k)
 				} else {
 					k.mu.Unlock()
 				}
@@ -87,8 +114,7 @@ func (s *server) keepIndex(lp *livePool) error {
 }
 
 // saveIndex writes the index of a pool beside the old file and then in its place.
-func (s *server) saveIndex(lp *livePool) {
-	k := lp.keeper
+func (s *server) saveIndex(lp *livePool, k *keeper) {
 	start := time.Now()
 	data := lp.flow.SaveIndex(nil, k.check)
 	took := time.Since(start)
@@ -128,7 +154,7 @@ func (s *server) warm(lp *livePool, snap *fleet.Snapshot) {
 	if known != k.known {
 		k.known = known
 		if err := lp.flow.Warm(k.data, k.check); err != nil {
-			s.log.Warn("the saved prefix index is of no use", "pool", lp.name, "error", err)
+			s.log.Warn("the prefix index of before is of no use", "pool", lp.name, "error", err)
 			k.data = nil
 			return
 		}

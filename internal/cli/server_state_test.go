@@ -153,7 +153,7 @@ func TestStateOfAnotherProcess(t *testing.T) {
 func TestTwoRouters(t *testing.T) {
 	engine := newEngine(t)
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("between routers\n"), 0o600); err != nil {
+	if err := os.WriteFile(secret, []byte("what two routers know\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var addr []string
@@ -226,6 +226,89 @@ func TestShareNeedsASecret(t *testing.T) {
 		s.Close()
 		t.Error("a router listens to everybody")
 	} else if !strings.Contains(err.Error(), "without a secret") {
+		t.Error(err)
+	}
+}
+
+// TestIndexFromAPeer: a router that is started anew, without a directory of its own,
+// finds in the index of another one where conversations are cached.
+func TestIndexFromAPeer(t *testing.T) {
+	const conversations = 24
+	urls, _ := startReplicas(t, 4, nil)
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("what two routers know\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var addr []string
+	for range 2 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr = append(addr, ln.Addr().String())
+		ln.Close()
+	}
+	start := func(i int) (*server, func() error) {
+		return runServer(t, func(c *config.Config) {
+			c.Share.Peers, c.Share.Listen, c.Share.SecretFile = strings.Join(addr, ","), addr[i], secret
+		}, urls...)
+	}
+	a, stopA := start(0)
+	b, _ := start(1)
+	blocks := func(s *server) (n int) {
+		f, _ := s.Pool("chat")
+		for _, e := range f.Stats().Endpoints {
+			n += e.CacheBlocks
+		}
+		return n
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for range 2000 {
+			if ok() {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		t.Fatalf("it never came to pass that %s", what)
+	}
+	until("they hear each other", func() bool {
+		p, q := a.peersStatus().Peers, b.peersStatus().Peers
+		return len(p) == 1 && len(q) == 1 && p[0].Heard && q[0].Heard
+	})
+	round(t, b.GatewayURL(), conversations, 3)
+	before := round(t, b.GatewayURL(), conversations, 4)
+	if err := stopA(); err != nil {
+		t.Fatal(err)
+	}
+	until("b forgets a", func() bool { return !b.peersStatus().Peers[0].Heard })
+	began := time.Now()
+	a, _ = start(0)
+	until("a takes the index of b", func() bool { return blocks(a) >= blocks(b) })
+	took := time.Since(began)
+	after := round(t, a.GatewayURL(), conversations, 5)
+	t.Logf("hit ratio of turn 4 %.3f, of turn 5 at the restarted router %.3f; warm after %v", before, after, took)
+	// Turn 4 finds 3 of 4 parts, turn 5 finds 4 of 5.
+	if want := before / 0.75 * 0.8; after < 0.95*want {
+		t.Errorf("hit ratio after the restart %.3f, want about %.3f", after, want)
+	}
+}
+
+// TestShortSecret: what can be guessed is no secret.
+func TestShortSecret(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("fifteen bytes..\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.Listen.HTTP, c.Listen.Admin, c.Share.SecretFile = "127.0.0.1:0", "", file
+	p := config.DefaultPool("chat")
+	p.Replicas.Static = []string{"http://127.0.0.1:1"}
+	c.Pools = []config.Pool{p}
+	if s, err := buildServer(serverOptions{Config: c}); err == nil {
+		s.Close()
+		t.Error("a secret of fifteen bytes is taken")
+	} else if !strings.Contains(err.Error(), "at least 16") {
 		t.Error(err)
 	}
 }

@@ -56,8 +56,10 @@ type Exchange struct {
 	links   map[string]*link    // by address that was dialled
 	heard   map[string]*inbound // by router
 	numbers map[string]int32
-	self    map[string]bool // addresses that turned out to be this router
-	fault   string          // of the last lookup
+	self    map[string]bool   // addresses that turned out to be this router
+	wants   map[uint64]*want  // indexes that this router would like to have, by pool
+	gives   map[uint64]uint64 // checks of those that it gives, by pool
+	fault   string            // of the last lookup
 	conns   map[net.Conn]struct{}
 	closed  bool
 	refusal time.Time // of the last line about one
@@ -74,7 +76,9 @@ type namedPool struct {
 
 // inbound is a router that tells us.
 type inbound struct {
+	router  string
 	number  int32
+	given   map[uint64]time.Time // when it was last given an index, by pool
 	conn    net.Conn
 	address string
 	since   time.Time
@@ -91,7 +95,7 @@ func NewExchange(o ExchangeOptions) *Exchange {
 	}
 	return &Exchange{
 		o: o, links: map[string]*link{}, heard: map[string]*inbound{}, numbers: map[string]int32{},
-		self: map[string]bool{}, conns: map[net.Conn]struct{}{},
+		self: map[string]bool{}, conns: map[net.Conn]struct{}{}, wants: map[uint64]*want{}, gives: map[uint64]uint64{},
 	}
 }
 
@@ -246,8 +250,11 @@ func (x *Exchange) join(h hello, c net.Conn) *inbound {
 	old := x.heard[h.Router]
 	connected := old != nil && old.live
 	in := &inbound{
-		number: n, conn: c, address: c.RemoteAddr().String(), since: time.Now(), last: time.Now(),
+		router: h.Router, number: n, conn: c, address: c.RemoteAddr().String(), since: time.Now(), last: time.Now(),
 		foreign: h.Check != x.o.Check, live: true,
+	}
+	if old != nil {
+		in.given = old.given
 	}
 	x.heard[h.Router] = in
 	x.mu.Unlock()
@@ -321,6 +328,7 @@ func (x *Exchange) listen(f *framer, in *inbound) error {
 		x.mu.Unlock()
 		r.b, r.bad = b, false
 		var pool Teller
+		var named uint64
 		n := 0
 		for {
 			batch = append(batch[:0], dispatch.Note{})
@@ -330,8 +338,14 @@ func (x *Exchange) listen(f *framer, in *inbound) error {
 			}
 			switch {
 			case item == itemPool:
-				pool = x.pool(hash)
+				pool, named = x.pool(hash), hash
+			case item == itemIndex:
+				if total, at, data := r.part(); !r.bad {
+					x.gather(in, named, total, at, data)
+				}
 			case pool == nil: // a pool that is not ours
+			case item == itemWant:
+				x.wanted(in, named)
 			case item == itemReset:
 				pool.PeerGone(in.number)
 			default:

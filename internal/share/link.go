@@ -33,6 +33,7 @@ type link struct {
 	pool    uint64 // that the end of buf is about
 	over    bool   // the buffer was full: start anew
 	resyncs uint64
+	asked   []uint64 // pools whose index the other side wants
 	wake    chan struct{}
 }
 
@@ -159,6 +160,7 @@ func (x *Exchange) talk(ctx context.Context, addr string, l *link) error {
 		x.mu.Unlock()
 		return nil
 	}
+	l.asked = nil
 	l.up, l.fault, l.over, l.buf = true, "", true, l.buf[:0]
 	x.mu.Unlock()
 	// Nothing comes back but the end of the connection.
@@ -169,6 +171,9 @@ func (x *Exchange) talk(ctx context.Context, addr string, l *link) error {
 	var out []byte
 	for first := true; ; first = false {
 		if out, err = x.flush(f, l, out, first); err != nil {
+			return err
+		}
+		if err := x.give(f, l); err != nil {
 			return err
 		}
 		select {
@@ -190,7 +195,11 @@ func (x *Exchange) flush(f *framer, l *link, out []byte, first bool) ([]byte, er
 		l.resyncs++
 	}
 	out, l.buf = l.buf, out[:0]
+	l.pool = 0 // what is asked below is about another pool
 	x.mu.Unlock()
+	if !over {
+		out = x.ask(l.router, out)
+	}
 	_ = f.c.SetWriteDeadline(time.Now().Add(goneAfter))
 	if !over {
 		return out, f.write(out)

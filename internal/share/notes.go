@@ -14,6 +14,7 @@ import (
 //
 //	itemPool   8 bytes: hash of the name of the pool that the next items are about
 //	itemReset  nothing: forget what was told about the pool; all of it follows
+//	itemWant, itemIndex  see index.go
 //	a note     its kind (1 byte), the ticket (8), then by kind
 //	           sent      endpoint (8), flags (1), prompt, uncached, tokens in a block
 //	                     (4 each, float), number of blocks (varint), blocks (8 each)
@@ -123,7 +124,7 @@ func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 	switch item {
 	case itemPool:
 		return item, r.fixed(), !r.bad
-	case itemReset:
+	case itemReset, itemWant, itemIndex:
 		return item, 0, true
 	}
 	*n = dispatch.Note{Kind: dispatch.NoteKind(item), Ticket: dispatch.Ticket(r.fixed())}
