@@ -200,7 +200,12 @@ tgi_batch_current_max_tokens 12288
 tgi_batch_max_total_tokens 16384
 tgi_batch_inference_duration_bucket{le="0.01",method="{'method': 'prefill'}"} 0.0
 tgi_request_count{method="{'method': \"a}b\"}"} 7
+tgi_request_mean_time_per_token_duration_sum 5
+tgi_request_mean_time_per_token_duration_count 100
 `)
+	if s.Notes&fleet.NoteTPOT == 0 {
+		t.Error("a mean over whole requests passes for inter-token latency")
+	}
 	if out.Engine != EngineTGI || s.Notes&fleet.NoteKVEstimated == 0 {
 		t.Errorf("engine %v, notes %v", out.Engine, s.Notes.Strings())
 	}
@@ -227,10 +232,16 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="used",model="m",version="
 	want(t, "kv", s.KVUsage, 0.5)
 	want(t, "kv tokens", s.KVTokens, 6400)
 	s, out = parse(t, "trtllm_num_requests_running 4\ntrtllm_num_requests_waiting 1\ntrtllm_kv_cache_utilization 0.3\n")
-	if out.Engine != EngineTRTLLM {
-		t.Errorf("engine %v", out.Engine)
+	if out.Engine != EngineTRTLLM || s.Notes&fleet.NoteTPOT != 0 {
+		t.Errorf("engine %v, notes %v", out.Engine, s.Notes.Strings())
 	}
 	want(t, "running", s.Running, 4)
+	want(t, "waiting", s.Waiting, 1)
+	want(t, "kv", s.KVUsage, 0.3)
+	s, _ = parse(t, "trtllm_time_per_output_token_seconds_sum 5\ntrtllm_time_per_output_token_seconds_count 100\n")
+	if s.Notes&fleet.NoteTPOT == 0 {
+		t.Error("a mean over whole requests passes for inter-token latency")
+	}
 }
 
 func TestAdaptersNewestSampleCounts(t *testing.T) {

@@ -45,6 +45,9 @@ func (p *Parser) resolve(now fleet.Time, e Engine, s *fleet.Signals) {
 	}
 	if e == EngineTGI {
 		p.estimateKV(now, get, s)
+	}
+	// What these two call the time of a token is the mean over whole requests.
+	if (e == EngineTGI || e == EngineTRTLLM) && p.chosen(e, qITLSum) >= 0 {
 		s.Notes |= fleet.NoteTPOT
 	}
 	p.resolveAdapters(now, s)
