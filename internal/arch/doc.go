@@ -28,7 +28,7 @@ var Rows = []Row{
 	{Name: "formats", Packages: []string{"wholefile", "config", "wire", "journal", "manifest", "policyfile", "migrate"},
 		SameRow: map[string][]string{"migrate": {"config"}}},
 	// identity stands here and not in the gateway, because the admin API asks it, too.
-	{Name: "live", Packages: []string{"flow", "share", "identity", "relay", "observe", "promptlog", "telemetry"}},
+	{Name: "live", Packages: []string{"flow", "share", "identity", "h1", "relay", "observe", "promptlog", "telemetry"}},
 	{Name: "entry", Packages: []string{"entry"}},
 	{Name: "servers", Packages: []string{"gateway", "extproc", "eppcheck", "kube", "metricsapi", "kedascaler", "procs", "replica", "load", "console"}},
 	{Name: "command line", Packages: []string{"cli"}},

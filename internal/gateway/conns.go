@@ -71,9 +71,12 @@ func (c *connections) context(ctx context.Context, nc net.Conn) context.Context 
 	if err != nil {
 		host = nc.RemoteAddr().String()
 	}
-	d := &doorway{addr: host}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if d := c.open[nc]; d != nil {
+		return context.WithValue(ctx, doorwayKey{}, d) // it comes from the loop
+	}
+	d := &doorway{addr: host}
 	if c.open == nil {
 		c.open, c.byAddr, c.byKey = map[net.Conn]*doorway{}, map[string]int{}, map[string]*holder{}
 	}
@@ -123,6 +126,19 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 			h.conns--
 			c.forget(h)
 		}
+	}
+}
+
+// hand notes that a connection goes on as another.
+func (c *connections) hand(from, to net.Conn) {
+	if c == nil || from == to {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d := c.open[from]; d != nil {
+		delete(c.open, from)
+		c.open[to] = d
 	}
 }
 

@@ -38,6 +38,10 @@ type Server struct {
 	*http.Server
 	back   *relay.Back
 	conns  *connections // nil: not counted
+	log    *slog.Logger
+	watch  *relay.Client // with an epoll set; nil: net/http serves all connections
+	once   sync.Once
+	loop   *loop // nil before Serve, and without watch
 	ending atomic.Bool
 
 	mu    sync.Mutex
@@ -59,10 +63,13 @@ func NewServer(h http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *Serv
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	s := &Server{back: relay.NewBack(backAddr{})}
+	s := &Server{back: relay.NewBack(backAddr{}), log: logger}
 	if gh, ok := h.(*Handler); ok {
 		s.conns = &gh.conns
 		s.conns.away.Store(s.back)
+		if gh.o.Relay != nil && gh.o.Relay.Polls() {
+			s.watch = gh.o.Relay
+		}
 	}
 	conns := s.conns
 	s.Server = &http.Server{
@@ -109,10 +116,33 @@ func (s *Server) lastAnswer(h http.Handler) http.Handler {
 
 // Serve serves the connections of l and those that come back from streams.
 func (s *Server) Serve(l net.Listener) error {
-	go s.Server.Serve(s.back)
+	s.once.Do(s.begin)
 	s.hold(l)
 	defer s.loops.Done()
+	if s.loop != nil {
+		return s.ended(s.loop.Serve(l))
+	}
 	return s.ended(s.Server.Serve(l))
+}
+
+// begin starts what serves connections in plain text beside a listener.
+func (s *Server) begin() {
+	if s.watch == nil {
+		go s.Server.Serve(s.back)
+		return
+	}
+	s.mu.Lock()
+	s.loop = newLoop(s, s.watch)
+	s.mu.Unlock()
+	go s.Server.Serve(s.loop.other)
+	go s.loop.Serve(s.back)
+}
+
+// running returns the loop; nil where there is none.
+func (s *Server) running() *loop {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loop
 }
 
 // ServeTLS serves TLS connections of l; see http.Server.ServeTLS.
@@ -159,7 +189,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	time.Sleep(20 * time.Millisecond) // between the last byte of a head and the handler
 	s.back.Close()
-	err := s.Server.Shutdown(ctx)
+	var err error
+	if l := s.running(); l != nil {
+		l.other.Close()
+		err = l.Shutdown(ctx)
+	}
+	if serr := s.Server.Shutdown(ctx); err == nil {
+		err = serr
+	}
 	if serr := s.back.Wait(ctx); err == nil {
 		err = serr
 	}
@@ -170,6 +207,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) Close() error {
 	err := s.Server.Close()
 	s.back.Close()
+	if l := s.running(); l != nil {
+		l.other.Close()
+		l.Close()
+	}
 	s.back.Cut()
 	return err
 }

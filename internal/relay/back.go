@@ -158,6 +158,9 @@ func (b *Back) drop(p parkedConn) {
 	delete(b.parked, p)
 }
 
+// Give hands a connection to the server that accepts from b.
+func (b *Back) Give(c net.Conn) { b.give(nil, c) }
+
 // give returns a connection to the server; p is what waited for it, nil: nothing.
 func (b *Back) give(p parkedConn, c net.Conn) {
 	b.mu.Lock()

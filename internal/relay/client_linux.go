@@ -39,6 +39,52 @@ func CanGoBack(c net.Conn) bool {
 	return false
 }
 
+// WithRead returns c with bytes that were read from it before it: whoever reads gets
+// them first. It keeps a copy of read, and c can go back still.
+func WithRead(c net.Conn, read []byte) (net.Conn, bool) {
+	read = append([]byte(nil), read...)
+	switch c := c.(type) {
+	case *clientConn:
+		c.pre = append(read, c.pre...)
+		return c, true
+	case *net.TCPConn:
+		return &clientConn{TCPConn: c, pre: read, fd: -1}, true
+	}
+	return nil, false
+}
+
+// leaver waits for the end of a client's connection.
+type leaver struct{ left func() }
+
+// event: see handler.
+func (l *leaver) event(events uint32) {
+	if events&over != 0 {
+		l.left()
+	}
+}
+
+// Watch calls left when the client of a connection ends it, or half of it; several
+// times, maybe. left must not block. stop ends that, and must be called before the
+// connection is closed or read elsewhere. It fails where there is no epoll set.
+func (c *Client) Watch(nc net.Conn, left func()) (stop func(), err error) {
+	if c.polls == nil || !CanGoBack(nc) {
+		return nil, syscall.ENOTSUP
+	}
+	cl, ok := nc.(*clientConn)
+	if !ok {
+		cl = &clientConn{TCPConn: nc.(*net.TCPConn), fd: -1}
+	}
+	if err := cl.open(); err != nil {
+		return nil, err
+	}
+	p := c.polls.pick()
+	gen, err := p.add(cl.fd, syscall.EPOLLRDHUP|edge, &leaver{left})
+	if err != nil {
+		return nil, err
+	}
+	return func() { p.remove(cl.fd, gen) }, nil
+}
+
 // open finds the descriptor.
 func (c *clientConn) open() error {
 	if c.fd >= 0 {

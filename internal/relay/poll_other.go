@@ -6,6 +6,7 @@ package relay
 
 import (
 	"bufio"
+	"errors"
 	"net"
 )
 
@@ -31,3 +32,9 @@ func CanGoBack(net.Conn) bool { return false }
 func (*Answer) takePolled(net.Conn, *bufio.ReadWriter, Sink, bool) (rest func() (Ending, error), done func()) {
 	return nil, nil
 }
+
+// WithRead returns c with bytes that were read from it before it: never here.
+func WithRead(net.Conn, []byte) (net.Conn, bool) { return nil, false }
+
+// Watch fails: there is no epoll set.
+func (c *Client) Watch(net.Conn, func()) (stop func(), err error) { return nil, errors.ErrUnsupported }
