@@ -155,5 +155,9 @@ class Server:
     """What a Handler asks of its server."""
 
     def __init__(self, all_of_them, addr, model):
-        self.addr, self.model, self.metrics_fail = addr, model, False
+        self.addr, self.model, self.all = addr, model, all_of_them
         self.requests, self.left, self.open = all_of_them.requests, all_of_them.left, all_of_them.open
+
+    @property
+    def metrics_fail(self):
+        return self.all.metrics_fail

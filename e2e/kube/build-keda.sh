@@ -11,7 +11,7 @@ version=${1:-v2.21.0}
 module=github.com/kedacore/keda/v2
 out=${PENSTOCK_CACHE:-$HOME/.cache/penstock}/kube/keda-$version
 mkdir -p "$out/build" && cd "$out/build"
-export GOFLAGS="-mod=mod -buildvcs=false" CGO_ENABLED=0 GOWORK=off
+export GOFLAGS="${GOFLAGS:-} -mod=mod -buildvcs=false" CGO_ENABLED=0 GOWORK=off
 
 # `go install module@version` refuses a module that replaces or excludes others, so
 # a module of our own takes over those lines that name published versions.

@@ -5,15 +5,19 @@
 #
 #   e2e/kube/build.sh [VERSION]      default v1.37.2
 #
-# What is there already is kept, so an interrupted build goes on where it was.
+# Versions lie side by side. kubectl, etcd and kwok are built once and shared: kubectl may
+# be one minor version away from its server, and the others are of no Kubernetes version.
+# What is there already is kept, so an interrupted build goes on where it was. GOFLAGS is
+# taken over, so GOFLAGS=-p=2 bounds the compilers that run at once.
 set -euo pipefail
-version=${1:-v1.37.2}
+newest=v1.37.2
+version=${1:-$newest}
 cache=${PENSTOCK_CACHE:-$HOME/.cache/penstock}/kube
 bin=$cache/bin-$version
 etcd_version=v3.6.16
 kwok_version=v0.8.0
 mkdir -p "$bin"
-export GOFLAGS="-mod=mod -buildvcs=false" CGO_ENABLED=0 GOWORK=off
+export GOFLAGS="${GOFLAGS:-} -mod=mod -buildvcs=false" CGO_ENABLED=0 GOWORK=off
 
 # module_dir MODULE@VERSION prints where the module cache holds it.
 module_dir() {
@@ -40,7 +44,7 @@ build_etcd() {
   build etcd "" .
 }
 
-# build_kubernetes: k8s.io/kubernetes replaces its staging modules by folders of its
+# build_kubernetes COMMAND...: k8s.io/kubernetes replaces its staging modules by folders of its
 # repository; here they are replaced by the modules published for the same release.
 build_kubernetes() {
   local dir=$cache/kubernetes-$version minor=${version#v1.} src pkg
@@ -59,7 +63,7 @@ for name in re.findall(r"^\s*(\S+) => \./staging/", text, re.M):
 PY
   fi
   local ld="-X $pkg.gitVersion=$version -X $pkg.gitMajor=1 -X $pkg.gitMinor=${minor%%.*} -X $pkg.gitTreeState=clean"
-  for cmd in kube-apiserver kube-controller-manager kubectl; do
+  for cmd in "$@"; do
     go mod edit -tool=k8s.io/kubernetes/cmd/$cmd
     build $cmd "$ld" k8s.io/kubernetes/cmd/$cmd
   done
@@ -77,7 +81,13 @@ build_kwok() {
   build kwok "" sigs.k8s.io/kwok/cmd/kwok
 }
 
-build_etcd
-build_kubernetes
-build_kwok
+if [ "$version" = "$newest" ]; then
+  build_etcd
+  build_kubernetes kube-apiserver kube-controller-manager kubectl
+  build_kwok
+else
+  shared=$("$0" "$newest")
+  for b in etcd kubectl kwok; do ln -sfn "../${shared##*/}/$b" "$bin/$b"; done
+  build_kubernetes kube-apiserver kube-controller-manager
+fi
 echo "$bin"

@@ -4,169 +4,20 @@
     ENVOY=none PENSTOCK=bin/penstock python3 e2e/kube/scaling.py [CASE...]
 
 Requests come to the gateway, the scaler of `penstock serve` decides, and what happens
-to the Deployment is watched at the API server.
+to the Deployment is watched at the API server. A case says which of the layer's
+scenarios it shows (scripts/layers/e2e-kube.sh lists them).
 """
-import concurrent.futures
 import glob
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 
 import api as k8s
-from rig import PENSTOCK, Proc, case, chat, free_port, get, poll, post
-
-ROOT = os.path.join(k8s.HERE, "..", "..")
-NS = "models"
-DEPLOYMENT = f"{k8s.APPS}/namespaces/{NS}/deployments"
-HPAS = f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers"
-SCALED = f"/apis/keda.sh/v1alpha1/namespaces/{NS}/scaledobjects"
-APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
-OLD = not os.environ.get("KUBE_VERSION", "v1.37").startswith("v1.37")
-KEDA = os.path.join(os.environ.get("PENSTOCK_CACHE", os.path.expanduser("~/.cache/penstock")), "kube", "keda-v2.21.0")
-
-
-def start(rig):
-    k8s.cluster(rig, "up", "kcm", "kwok")
-    rig.api = a = k8s.Api(rig.path("cluster"))
-    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
-    for ns in (NS, "penstock"):
-        a.create("/api/v1/namespaces", {"metadata": {"name": ns}})
-    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{NS}/serviceaccounts/default"))
-    rig.containers = k8s.Containers(a, NS, [rig.replica_port], {"llm": "sim"})
-    rig.metrics = free_port()
-    a.create("/api/v1/namespaces/penstock/services", {"metadata": {"name": "penstock-metrics"}, "spec": {
-        "type": "ExternalName", "externalName": "localhost", "ports": [{"port": rig.metrics}]}})
-
-
-class Fleet:
-    """A Deployment of model servers, and Penstock in front of it."""
-
-    def __init__(self, rig, hand, replicas=0, annotations=None, routers=1, share=False, **scale):
-        self.rig, self.a, self.servers, self.seen = rig, rig.api, [], []
-        self.a.create(DEPLOYMENT, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "llm"}, "spec": {
-            "replicas": replicas, "selector": {"matchLabels": {"app": "llm"}},
-            "template": {"metadata": {"labels": {"app": "llm"}, "annotations": annotations or {}},
-                         "spec": {"nodeName": "node-0", "containers": [{"name": "engine", "image": "vllm:none"}]}}}})
-        self.share = [f"127.0.0.1:{free_port()}" for _ in range(routers)] if share else []
-        self.scale = {"mode": "act", "hand": hand, "min": 0, "max": 20, "target": {"namespace": NS, "name": "llm"}, **scale}
-        for i in range(routers):
-            self.serve(i)
-        self.stop = threading.Event()
-        self.watcher = threading.Thread(target=self.watch, daemon=True)
-        self.watcher.start()
-
-    def serve(self, i=0):
-        rig = self.rig
-        s = type("Server", (), {"gateway": f"127.0.0.1:{free_port()}", "admin": f"127.0.0.1:{free_port()}", "keda": f"127.0.0.1:{free_port()}"})
-        listen = {"http": s.gateway, "admin": s.admin}
-        if self.scale["hand"] == "hpa":
-            listen["metrics"] = f"127.0.0.1:{rig.metrics}"
-        if self.scale["hand"] == "keda":
-            listen["keda"] = s.keda
-        config = {"listen": listen, "kubernetes": {"namespace": "penstock", "service": "penstock/penstock-metrics", "port": rig.metrics},
-                  "pools": [{"name": "chat", "models": [{"name": "sim"}], "route": {"holdFor": "2m"}, "scale": self.scale,
-                             "replicas": {"selector": {"namespace": NS, "labels": ["app=llm"], "port": rig.replica_port}}}]}
-        if self.share:
-            config["share"] = {"peers": ",".join(self.share), "listen": self.share[i]}
-        file = rig.path(f"penstock-{len(rig.procs)}.yaml")
-        with open(file, "w") as f:
-            json.dump(config, f)
-        s.config = file
-        s.proc = Proc(rig, f"penstock-{len(rig.procs)}", [PENSTOCK, "serve", "--config", file, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), "--scrape-interval", "500ms"])
-        poll("the server is up", lambda: get(s.admin, "/healthz")[0] == 200)
-        self.servers.append(s)
-        return s
-
-    def replicas(self):
-        return self.a.get(f"{DEPLOYMENT}/llm")["spec"]["replicas"]
-
-    def watch(self):
-        """Remembers each number of replicas that was asked for, with its time."""
-        while not self.stop.wait(0.02):
-            try:
-                n = self.replicas()
-            except (OSError, RuntimeError):
-                continue
-            if not self.seen or self.seen[-1][1] != n:
-                self.seen.append((time.monotonic(), n))
-
-    def since(self, start):
-        return [(round(t - start, 2), n) for t, n in self.seen if t >= start]
-
-    def record(self, i=0):
-        """The scaler's last word."""
-        return json.loads(get(self.servers[i].admin, "/api/v1/scale/chat")[1])
-
-    def close(self):
-        self.stop.set()
-        self.watcher.join()
-        for s in self.servers:
-            s.proc.kill()
-        for path in (f"{SCALED}/llm", f"{HPAS}/llm"):
-            try:
-                self.a.delete(path)
-            except RuntimeError:
-                pass
-        self.a.delete(f"{DEPLOYMENT}/llm")
-        for path in (*(f"{APISERVICES}/{v}.metrics.k8s.io" for v in ("v1beta1.external", "v1beta1.custom", "v1beta2.custom") if self.scale["hand"] == "hpa"),
-                     "/apis/coordination.k8s.io/v1/namespaces/penstock/leases/penstock-scaler", "/api/v1/namespaces/penstock/configmaps/penstock-scaler"):
-            try:
-                self.a.delete(path)
-            except RuntimeError:
-                pass
-        poll("its pods are gone", lambda: not self.a.pods(NS, "app=llm"), 60)
-
-
-def fleet(fn):
-    """Gives a case a list that closes each fleet in it."""
-    def run(rig):
-        open_ones = []
-        try:
-            return fn(rig, lambda *a, **k: open_ones.append(Fleet(rig, *a, **k)) or open_ones[-1])
-        finally:
-            for f in open_ones:
-                f.close()
-    run.__name__ = fn.__name__
-    return case(run)
-
-
-def leads(f):
-    poll("the scaler has spoken, and nobody else owns the object", lambda: "owner" not in f.record() and f.record()["hand"], 30, 0.2)
-
-
-def act(f, what, body=b"", i=0):
-    status, _, answer = post(f.servers[i].admin, body, path=f"/api/v1/scale/chat/{what}")
-    assert status == 200, (status, answer)
-
-
-def burst(f, n=24, tokens=400, to=0):
-    """n requests at once to a pool without a replica, in the background."""
-    body = chat("word " * 300, model="sim", max_tokens=tokens)
-    pool = concurrent.futures.ThreadPoolExecutor(n)
-    start = time.monotonic()
-    return start, [pool.submit(post, f.servers[to].gateway, body) for _ in range(n)]
-
-
-def answered(f, start, futures, limit=90):
-    """All are answered; returns when the object left zero for more than one."""
-    codes = [x.result(timeout=limit)[0] for x in futures]
-    assert set(codes) == {200}, (codes, f.since(start))
-    first = next((t for t, n in f.since(start) if n > 1), None)
-    assert first is not None, f"never more than one replica: {f.since(start)}, {f.record()['sentence']}"
-    return first
-
-
-def hpa(a, least, most=20):
-    a.create(HPAS, {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "llm"}, "spec": {
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "llm"}, "minReplicas": least, "maxReplicas": most,
-        "metrics": [{"type": "External", "external": {"metric": {"name": "penstock_wanted_replicas", "selector": {"matchLabels": {"pool": "chat"}}},
-                                                      "target": {"type": "AverageValue", "averageValue": "1"}}}],
-        "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]},
-                     "scaleDown": {"stabilizationWindowSeconds": 0}}}})
+from fleet import (DEPLOYMENT, HPAS, KEDA, NO_KEDA, NS, OLD, ROOT, SCALED, act, answered, burst, fleet, hpa, keda, kubectl, lead_of, leads, lint, start)
+from rig import PENSTOCK, case, chat, get, poll, post
 
 
 @fleet
@@ -176,15 +27,20 @@ def zero_by_scale(rig, fleet):
     leads(f)
     took = answered(f, *burst(f))
     assert took < 2, f.since(0)
-    return f"left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
+    return f"shown: wake-scale; left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
 
 
 @fleet
 def zero_by_hpa(rig, fleet):
-    """An HPA with minReplicas 0 wakes what it put to sleep (1.37); it goes to N at once."""
-    if OLD:
-        return "skipped: an HPA before 1.37 refuses minReplicas 0"
+    """An HPA with minReplicas 0 wakes what it put to sleep (1.37); it goes to N at once. Before 1.37 there is none."""
     f = fleet("hpa", replicas=1, annotations={"e2e/ready-after": "4s"})
+    if OLD:
+        try:
+            hpa(rig.api, 0)
+        except RuntimeError as e:
+            assert "minReplicas" in str(e) and " 422 " in str(e), e
+            return "shown: zero-refused; the API server refuses minReplicas 0"
+        raise AssertionError("this API server takes minReplicas 0")
     hpa(rig.api, 0)
     leads(f)
     act(f, "pin", b'{"replicas": 0}')
@@ -192,7 +48,7 @@ def zero_by_hpa(rig, fleet):
     act(f, "resume")
     poll("its last pod is gone", lambda: not rig.api.pods(NS, "app=llm"), 30)
     took = answered(f, *burst(f))
-    return f"left zero for N after {took:.2f} s (the HPA looks every 2 s): {[n for _, n in f.seen]}"
+    return f"shown: T3-hpa; left zero for N after {took:.2f} s (the HPA looks every 2 s): {[n for _, n in f.seen]}"
 
 
 @fleet
@@ -203,7 +59,7 @@ def zero_by_hpa_and_scale(rig, fleet):
     leads(f)
     took = answered(f, *burst(f))
     assert took < 2, f.seen
-    return f"left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
+    return f"shown: wake-hpa-scale; left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
 
 
 @fleet
@@ -222,7 +78,7 @@ def pending_never_ready(rig, fleet):
         s.proc.kill()  # the held requests end with it
     for x in futures:
         x.exception()
-    return f"{first} replicas for 40 s, none ready: {f.since(start)}"
+    return f"shown: pending-never-ready; {first} replicas for 40 s, none ready: {f.since(start)}"
 
 
 @fleet
@@ -241,13 +97,7 @@ def leader_killed(rig, fleet):
     took = time.monotonic() - start
     after = [n for _, n in f.since(start)]
     assert all(n >= 5 for n in after), after
-    return f"taken over after {took:.1f} s; {after}"
-
-
-def lead_of(f):
-    """Which of two Penstocks leads; the other one says that it does not."""
-    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, 30, 0.2)
-    return 0 if "owner" not in f.record(0) else 1
+    return f"shown: T8; taken over after {took:.1f} s; {after}"
 
 
 @fleet
@@ -261,7 +111,7 @@ def follower_wakes(rig, fleet):
     took = answered(f, *burst(f, to=follower))
     assert took < 2, f.since(0)
     assert lead == lead_of(f), "another one leads now"
-    return f"held at the follower, left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
+    return f"shown: wake-follower; held at the follower, left zero for N after {took:.2f} s: {[n for _, n in f.seen]}"
 
 
 @fleet
@@ -298,7 +148,7 @@ def owned_by_a_person(rig, fleet):
     act(f, "resume")
     act(f, "pin", b'{"replicas": 3}')
     poll("told, it acts again", lambda: f.replicas() == 3, 30)
-    return said
+    return "shown: T7-person; " + said
 
 
 @fleet
@@ -310,7 +160,29 @@ def scraped_without_the_gateway(rig, fleet):
     ips = [p["status"]["podIP"] for p in rig.api.pods(NS, "app=llm")]
     for ip in ips:
         assert b"vllm:num_requests_running" in urllib.request.urlopen(f"http://{ip}:{rig.replica_port}/metrics", timeout=5).read()
-    return f"{len(ips)} replicas"
+    return f"shown: scraped-without-gateway; {len(ips)} replicas"
+
+
+@fleet
+def metric_loss(rig, fleet):
+    """The engines tell nothing for a minute, under load and then without: no replica moves."""
+    f = fleet("scale", replicas=0, min=0, idleAfter="20s", startUp="3s")
+    leads(f)
+    act(f, "pin", b'{"replicas": 4}')
+    poll("4 are ready", lambda: f.record()["ready"] == 4, 30, 0.2)
+    act(f, "resume")
+    rig.containers.metrics_fail = True
+    start = time.monotonic()
+    try:
+        for _ in range(30):
+            assert post(f.servers[0].gateway, chat("word " * 50, model="sim", max_tokens=10))[0] == 200
+            time.sleep(1)
+        time.sleep(30)
+        moved, said = [n for _, n in f.since(start)], f.record()
+    finally:
+        rig.containers.metrics_fail = False
+    assert moved == [] and f.replicas() == 4, (moved, said["sentence"])
+    return f"shown: metric-loss; 4 replicas for 60 s ({said['sentence']})"
 
 
 @fleet
@@ -338,6 +210,28 @@ def preflight(rig, fleet):
     assert any("CPU" in c["detail"] and c["result"] == "fail" for c in seen["autoscaler"]), seen
     out = subprocess.run([PENSTOCK, "check", "stack", "--namespace", NS, "--kubeconfig", rig.path("cluster/admin.kubeconfig")], capture_output=True, text=True, check=True).stdout
     return "; ".join(sorted(seen)) + f"; stack: {len(out.splitlines())} lines"
+
+
+@fleet
+def value_runs_away(rig, fleet):
+    """E2: a constant number of replicas as target type Value compounds; ours, as AverageValue 1, stays."""
+    f = fleet("hpa", replicas=1, annotations={"e2e/never-ready": "1"})
+    leads(f)
+    hpa(rig.api, 1, 12)
+    act(f, "pin", b'{"replicas": 2}')
+    poll("2 replicas are wanted", lambda: f.replicas() == 2, 30)
+    time.sleep(8)
+    assert f.replicas() == 2, f.seen
+    found = lint(rig, "hpa")
+    assert "value-multiplies" not in found, found
+    f.a.patch(f"{DEPLOYMENT}/llm", {"spec": {"template": {"metadata": {"annotations": {"e2e/never-ready": None}}}}})
+    rig.api.delete(f"{HPAS}/llm")
+    hpa(rig.api, 1, 12, {"type": "Value", "value": "1"})
+    began = time.monotonic()
+    poll("type Value runs to the maximum", lambda: f.replicas() == 12, 90)
+    found = lint(rig, "hpa")
+    assert "value-multiplies" in found, found
+    return f"shown: T5-E2 runaway; AverageValue 1 stayed at 2, Value 1 went {[n for _, n in f.since(began)]}; lint: {found['value-multiplies'][:110]}"
 
 
 @case
@@ -379,11 +273,8 @@ def rights_of_the_account(rig):
 @fleet
 def zero_by_keda(rig, fleet):
     """KEDA: to one at once, to N with the next look of its HPA; all answered."""
-    if not os.access(os.path.join(KEDA, "keda-adapter"), os.X_OK):
-        return "skipped: e2e/kube/build-keda.sh builds KEDA"
-    k8s.cluster(rig, "start", "keda-operator")
-    k8s.cluster(rig, "start", "keda-adapter")
-    poll("KEDA's metrics API is available", lambda: any(c["type"] == "Available" and c["status"] == "True" for c in rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]["conditions"]), 30)
+    if not keda(rig):
+        return NO_KEDA
     f = fleet("keda", annotations={"e2e/ready-after": "5s"})
     rig.api.create(SCALED, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "llm"}, "spec": {
         "scaleTargetRef": {"name": "llm"}, "pollingInterval": 2, "cooldownPeriod": 5, "minReplicaCount": 0, "maxReplicaCount": 20,
@@ -395,14 +286,10 @@ def zero_by_keda(rig, fleet):
     took = answered(f, start, futures)
     one = next(t for t, n in f.since(start) if n > 0)
     assert one < 2, f.since(start)
-    return f"left zero after {one:.2f} s, N after {took:.2f} s: {[n for _, n in f.seen]}"
+    return f"shown: T3-keda; left zero after {one:.2f} s, N after {took:.2f} s: {[n for _, n in f.seen]}"
 
 
-def kubectl(rig, *args):
-    binary = os.path.join(os.path.dirname(KEDA), "bin-" + os.environ.get("KUBE_VERSION", "v1.37.2"), "kubectl")
-    out = subprocess.run([binary, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), *args], capture_output=True, text=True)
-    assert out.returncode == 0, out.stderr
-    return out.stdout
+import traps  # noqa: E402,F401 - its cases come after these: they leave KEDA in the cluster
 
 
 if __name__ == "__main__":

@@ -183,6 +183,15 @@ func (r *clusterRig) until(what string, seconds int, ok func() bool) time.Durati
 	return 0
 }
 
+// shown says which scenario of the layer was seen, and what: the layer counts these
+// lines.
+func (r *clusterRig) shown(scenario, format string, a ...any) {
+	r.t.Helper()
+	if !r.t.Failed() {
+		r.t.Logf("shown: %s; "+format, append([]any{scenario}, a...)...)
+	}
+}
+
 func (r *clusterRig) apply(n int) error {
 	return r.server.cluster.Hand(r.pool).Apply(r.t.Context(), n, nil)
 }
@@ -230,8 +239,9 @@ func TestClusterHPA(t *testing.T) {
 	r.hpa(1, 50, averageOne)
 	r.stays(1, 3*time.Second) // nothing is known: nothing moves
 	r.must(3)
-	r.reaches(3, 15)
+	took := r.reaches(3, 15)
 	r.stays(3, 10*time.Second)
+	r.shown("T1", "3 replicas after %.1f s, held while none becomes ready", took.Seconds())
 	st, err := r.server.cluster.Hand("chat").State(t.Context())
 	if err != nil || st.Owner != "" || len(st.Pending) != 3 || st.Wanted != 3 {
 		t.Errorf("%+v %v", st, err)
@@ -242,6 +252,7 @@ func TestClusterHPA(t *testing.T) {
 	r.reaches(22, 15)
 	r.stop()
 	r.stays(22, 60*time.Second)
+	r.shown("T2", "the metrics API away for 60 s: 22 replicas throughout")
 	// Another one that does not know yet says nothing, not 0.
 	r.serve("hpa", nil)
 	r.stays(22, 5*time.Second)
@@ -255,13 +266,13 @@ func TestClusterHPAZero(t *testing.T) {
 	r := newClusterRig(t, 1, "")
 	r.serve("hpa", nil)
 	if os.Getenv("KUBE_VERSION") != "" && !strings.HasPrefix(os.Getenv("KUBE_VERSION"), "v1.37") {
-		t.Skip("an HPA before 1.37 refuses minReplicas 0")
+		t.Skip("an HPA before 1.37 refuses minReplicas 0, as e2e/kube/scaling.py shows")
 	}
 	r.hpa(0, 50, averageOne)
 	r.must(0)
 	r.reaches(0, 20)
 	r.must(4)
-	r.reaches(4, 20)
+	r.shown("T3-hpa-1.37", "0 to 4 in %.1f s, the HPA looks every 2 s", r.reaches(4, 20).Seconds())
 }
 
 // TestClusterHPAWake: with an HPA that never goes to zero, /scale goes through it.
@@ -315,6 +326,7 @@ func TestClusterOtherAdapter(t *testing.T) {
 	if err != nil || fmt.Sprint(now.Object["spec"]) != fmt.Sprint(theirs.Object["spec"]) {
 		t.Errorf("the other adapter's object changed: %v %v", now.Object["spec"], err)
 	}
+	r.shown("T6", "%v keeps the metrics API; the log says: use scale.hand keda", now.Object["spec"].(map[string]any)["service"])
 }
 
 // TestClusterDrivenByHand: with /scale itself, 0 to N takes one request.
@@ -334,6 +346,7 @@ func TestClusterDrivenByHand(t *testing.T) {
 	if st, err := r.server.cluster.Hand("chat").State(t.Context()); err != nil || st.Owner == "" {
 		t.Errorf("%+v %v", st, err)
 	}
+	r.shown("T7-hpa", "an HPA that moves the object is named and left alone")
 }
 
 // scaledObject makes a ScaledObject that asks the external scaler.
@@ -428,6 +441,6 @@ func TestClusterKEDARetarget(t *testing.T) {
 		}
 		return strings.Contains(target(), "averageValue:2.5")
 	})
-	t.Logf("target changed after %s", took.Round(10*time.Millisecond))
 	r.stays(3, 6*time.Second)
+	r.shown("T4", "target 4 to 2.5 in %.1f s, 3 replicas throughout", took.Seconds())
 }

@@ -350,6 +350,9 @@ func (s *Scaler) finish(rec *scale.Recommendation, policy *scale.Policy, mode st
 	if x.Desired != nil && *x.Desired < x.Current && s.busy(rec) {
 		x.constrain("busy", x.Current, "requests are held that are too late already")
 	}
+	if x.Desired != nil && *x.Desired < x.Current && silent(s.o.Flow.Snapshot(), fleet.Time(x.Time)) {
+		x.constrain("silent", x.Current, "no replica has told anything for a while: what others ask of them is not known")
+	}
 	if asked.Pinned != nil && x.Desired != nil {
 		n := *asked.Pinned
 		if most, _ := policy.EffectiveMax(); most >= 0 {
@@ -373,6 +376,29 @@ func (s *Scaler) finish(rec *scale.Recommendation, policy *scale.Policy, mode st
 	}
 	s.demand.mu.Unlock()
 	return x
+}
+
+// silentAfter is how long replicas that used to tell may fail to before nothing is taken
+// away for it.
+const silentAfter = 10 * time.Second
+
+// silent reports whether every ready replica used to tell and now fails to. One that
+// does may be at fault itself; all of them are cut off.
+func silent(snap *fleet.Snapshot, now fleet.Time) bool {
+	ready := 0
+	if snap == nil {
+		return false
+	}
+	for i := range snap.Endpoints {
+		e := &snap.Endpoints[i]
+		if e.Phase != fleet.PhaseReady {
+			continue
+		}
+		if ready++; e.ScrapeError == "" || e.ScrapedAt == 0 || now.Sub(e.ScrapedAt) < silentAfter {
+			return false
+		}
+	}
+	return ready > 0
 }
 
 func (s *Scaler) busy(rec *scale.Recommendation) bool {

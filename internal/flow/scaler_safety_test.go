@@ -5,8 +5,10 @@ package flow
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -150,4 +152,32 @@ func TestClockLeaps(t *testing.T) {
 			t.Errorf("after %v: %d, %+v", d, st.want, x)
 		}
 	}
+}
+
+// Replicas that used to tell and all fail to are not taken away, idle as the pool is; a
+// pool whose replicas never told goes to zero as ever.
+func TestSilenceTakesNothingAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoop(scale.Policy{Min: 0, Max: 4, StartUp: 1, IdleAfter: 30}, ModeAct, time.Second)
+		l.run(t)
+		time.Sleep(time.Second)
+		if err := l.ask(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		l.st.mu.Lock()
+		l.st.scraped, l.st.mute = fleet.At(time.Now()), "connection refused"
+		l.st.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		kept := slices.ContainsFunc(l.History(100), func(x *ScaleRecord) bool { return x.Binding == "silent" && *x.Desired == 1 })
+		if l.st.ids() != 1 || !kept {
+			t.Errorf("%d replicas: %s", l.st.ids(), l.Last().Sentence)
+		}
+		l.st.mu.Lock()
+		l.st.scraped, l.st.mute = 0, "no known metric"
+		l.st.mu.Unlock()
+		time.Sleep(time.Minute)
+		if l.st.ids() != 0 {
+			t.Errorf("%d replicas: %s", l.st.ids(), l.Last().Sentence)
+		}
+	})
 }

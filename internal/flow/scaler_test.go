@@ -38,7 +38,9 @@ type stage struct {
 	leader  string
 	blocked string
 	version uint64
-	hidden  bool // observers see nothing new
+	hidden  bool       // observers see nothing new
+	scraped fleet.Time // last success; 0: replicas tell nothing
+	mute    string
 	kv      fleet.Value
 }
 
@@ -95,6 +97,7 @@ func (s *stage) look() {
 		if s.ready(r) {
 			e.Phase, e.Since = fleet.PhaseReady, fleet.At(r.asked.Add(s.start))
 			e.KVUsage, e.KVTokens = s.kv, fleet.Known(400_000, snap.At)
+			e.ScrapedAt, e.ScrapeError = s.scraped, s.mute
 		}
 		snap.Endpoints = append(snap.Endpoints, e)
 	}

@@ -4,7 +4,7 @@
 # binaries take an hour to build on two cores, so this layer only uses cached ones.
 set -euo pipefail
 . scripts/lib.sh
-[ -z "${PENSTOCK_BUILD:-}" ] || build_kube
+[ -z "${PENSTOCK_BUILD:-}" ] || build_kube v1.36.3
 bin=$PENSTOCK_CACHE/kube/bin-v1.37.2
 for b in etcd kube-apiserver kube-controller-manager kwok; do
   if [ ! -x "$bin/$b" ]; then
@@ -21,21 +21,94 @@ python3 e2e/kube/run.py
 deploy/render.sh --check
 
 # Scaling: the hands and the doors for autoscalers by Go tests, against one cluster
-# first without KEDA and then with it; then whole pools, with what clients see.
+# first without KEDA and then with it; then whole pools, with what clients see. Each
+# says which scenarios it showed, and of those below none may be missing.
 keda=$PENSTOCK_CACHE/kube/keda-v2.21.0
-export KUBE_VERSION=${KUBE_VERSION:-v1.37.2}
 dir=$(mktemp -d)
-trap 'e2e/kube/cluster.sh down "$dir"; rm -rf "$dir"' EXIT
-e2e/kube/cluster.sh up "$dir" kcm kwok
-export PENSTOCK_E2E_KUBECONFIG=$dir/admin.kubeconfig
-go test -count=1 -run TestCluster ./internal/kube ./internal/cli
-with="without KEDA (e2e/kube/build-keda.sh builds it)"
+trap 'e2e/kube/cluster.sh down "$dir/cluster"; rm -rf "$dir"' EXIT
+scenarios=(
+  'T1 a wanted number is reached and held while no replica becomes ready'
+  'T2 the metrics API away for a minute moves nothing'
+  'T5-E2 a constant number as type Value runs away, ours does not, lint says so'
+  'T7-person what a person moves is left alone'
+  'T7-hpa what an HPA moves is left alone'
+  'T8 a leader that is killed is replaced, and nothing falls'
+  'wake-scale 0 to N in 2 s of the first held request, by /scale'
+  'wake-hpa-scale the same beside an HPA that never goes to zero'
+  'wake-follower the same for requests held at a router that does not lead'
+  'metric-loss engines that tell nothing for a minute: nothing moves'
+  'pending-never-ready replicas that never come are not asked for again'
+  'scraped-without-gateway with the gateway killed every replica is scraped'
+)
+newest=(
+  'T3-hpa 0 to N by an HPA of 1.37'
+  'T3-hpa-1.37 the same, its part of the time'
+)
+keda_scenarios=(
+  'T3-keda 0 to N by KEDA'
+  'T4 a new target by StreamMetricSpec'
+  'T5-K6 a fallback that never acts, and lint says so'
+  'T5-K7a two series freeze KEDA, and lint says so'
+  'T5-K7b no series is a load of 0, and lint says so'
+  'T6 another adapter keeps its metrics API'
+  'T7-keda what KEDA moves is left alone'
+)
+old=(
+  'zero-refused an HPA of 1.36 refuses minReplicas 0'
+  'T1 a wanted number is reached and held while no replica becomes ready'
+  'T2 the metrics API away for a minute moves nothing'
+  'T7-hpa what an HPA moves is left alone'
+  'wake-scale 0 to N in 2 s of the first held request, by /scale'
+  'wake-hpa-scale the same beside an HPA that never goes to zero'
+)
+
+# shown VERSION SCENARIO... prints what of the scenarios was seen, and fails where one was not.
+shown() {
+  local version=$1 s missing=0
+  shift
+  echo "scenarios on Kubernetes $version:"
+  for s in "$@"; do
+    if grep -qE "shown: ${s%% *}[; ]" "$dir/$version.log"; then
+      echo "  shown    $s: $(grep -oE "shown: ${s%% *}[; ].*" "$dir/$version.log" | head -n 1 | sed -E 's/^shown: [^; ]+[; ]+//; s/; shown: .*//' | cut -c1-160)"
+    else
+      echo "  MISSING  $s"
+      missing=1
+    fi
+  done
+  return $missing
+}
+
+# scaling VERSION GO-TESTS [CASE...] runs a cluster of that version.
+scaling() {
+  export KUBE_VERSION=$1
+  local tests=$2
+  shift 2
+  e2e/kube/cluster.sh up "$dir/cluster" kcm kwok
+  export PENSTOCK_E2E_KUBECONFIG=$dir/cluster/admin.kubeconfig
+  go test -v -count=1 -run "$tests" ./internal/kube ./internal/cli 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
+  if [ -n "$with_keda" ]; then
+    e2e/kube/cluster.sh start "$dir/cluster" keda-operator
+    e2e/kube/cluster.sh start "$dir/cluster" keda-adapter
+    PENSTOCK_E2E_KEDA=1 go test -v -count=1 -run 'TestClusterKEDA|TestClusterOtherAdapter' ./internal/cli 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
+  fi
+  e2e/kube/cluster.sh down "$dir/cluster"
+  rm -rf "$dir/cluster"
+  python3 e2e/kube/scaling.py "$@" 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
+}
+
+with="without KEDA (e2e/kube/build-keda.sh builds it)" with_keda=
 if [ -x "$keda/keda-operator" ] && [ -x "$keda/keda-adapter" ]; then
-  with="KEDA 2.21.0"
-  e2e/kube/cluster.sh start "$dir" keda-operator
-  e2e/kube/cluster.sh start "$dir" keda-adapter
-  PENSTOCK_E2E_KEDA=1 go test -count=1 -run 'TestClusterKEDA|TestClusterOtherAdapter' ./internal/cli
+  with="KEDA 2.21.0" with_keda=1
+  scenarios+=("${keda_scenarios[@]}")
 fi
-e2e/kube/cluster.sh down "$dir"
-python3 e2e/kube/scaling.py
-echo "LAYER: Kubernetes 1.37.2, kwok 0.8.0, InferencePool v1 of 1.6.0, Envoy 1.40.0, $with"
+scaling v1.37.2 TestCluster
+shown v1.37.2 "${scenarios[@]}" "${newest[@]}"
+
+oldest="old cluster skipped: e2e/kube/build.sh v1.36.3 builds it" with_keda=
+if [ -x "$PENSTOCK_CACHE/kube/bin-v1.36.3/kube-apiserver" ] && [ -x "$PENSTOCK_CACHE/kube/bin-v1.36.3/kube-controller-manager" ]; then
+  scaling v1.36.3 'TestClusterHPA$|TestClusterHPAWake$|TestClusterDrivenByHand$|TestClusterUpAndDown$|TestClusterLeaderWorkerSet$' \
+    zero_by_scale zero_by_hpa zero_by_hpa_and_scale
+  shown v1.36.3 "${old[@]}"
+  oldest="1.36.3 as the old cluster"
+fi
+echo "LAYER: Kubernetes 1.37.2, $oldest, kwok 0.8.0, InferencePool v1 of 1.6.0, Envoy 1.40.0, $with"
