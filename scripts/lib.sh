@@ -72,13 +72,14 @@ stop_all() {
   wait 2>/dev/null || true
 }
 
-# build_kube [VERSION...] builds the control plane, older ones besides, and KEDA into the
-# cache where they are not there: an hour on two cores the first time, a minute where Go
+# build_kube [VERSION...] builds the control plane, older ones besides, and KEDA, and copies
+# the CRDs of other projects, into the cache where they are not there: an hour on two cores the first time, a minute where Go
 # has its packages still.
 build_kube() {
   local start=$SECONDS version
   nice -n 10 e2e/kube/build.sh >&2
   for version in "$@"; do nice -n 10 e2e/kube/build.sh "$version" >&2; done
   nice -n 10 e2e/kube/build-keda.sh >&2
+  e2e/kube/crds.sh >&2
   echo "the control plane and KEDA are there after $((SECONDS - start)) s" >&2
 }

@@ -19,7 +19,8 @@ HPAS = f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers"
 SCALED = f"/apis/keda.sh/v1alpha1/namespaces/{NS}/scaledobjects"
 APISERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 OLD = not os.environ.get("KUBE_VERSION", "v1.37").startswith("v1.37")
-KEDA = os.path.join(os.environ.get("PENSTOCK_CACHE", os.path.expanduser("~/.cache/penstock")), "kube", "keda-v2.21.0")
+CACHE = os.path.join(os.environ.get("PENSTOCK_CACHE", os.path.expanduser("~/.cache/penstock")), "kube")
+KEDA = os.path.join(CACHE, "keda-v2.21.0")
 
 
 def start(rig):

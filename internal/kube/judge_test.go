@@ -188,17 +188,20 @@ func TestTargetIs(t *testing.T) {
 
 func TestKServe(t *testing.T) {
 	s := &stack{services: []unstructured.Unstructured{{Object: *decode[map[string]any](t, `{metadata: {name: a, namespace: m, annotations: {serving.kserve.io/autoscalerClass: external}}}`)},
-		{Object: *decode[map[string]any](t, `{metadata: {name: b, namespace: m}}`)}},
+		{Object: *decode[map[string]any](t, `{metadata: {name: b, namespace: m}}`)},
+		{Object: *decode[map[string]any](t, `{metadata: {name: c, namespace: m, annotations: {serving.kserve.io/autoscalerClass: none}}}`)}},
 		llm: []unstructured.Unstructured{{Object: map[string]any{"metadata": map[string]any{"name": "l", "namespace": "m"}, "spec": map[string]any{"replicas": int64(3)}}}}}
-	for name, want := range map[string]string{"a": "replicas: KServe leaves them alone", "b": "nothing: KServe writes the replicas"} {
+	for name, want := range map[string]string{"a": "replicas: KServe leaves them alone", "b": "nothing: KServe writes the replicas", "c": "nothing: KServe writes the replicas"} {
 		w := Workload{}
 		if w.service(s, "m", name); !strings.HasPrefix(w.Scaling, want) {
 			t.Errorf("%s: %q", name, w.Scaling)
 		}
 	}
-	w := Workload{}
-	if w.llmService(s, "m", "l"); !strings.Contains(w.Scaling, "spec.replicas") {
-		t.Errorf("%q", w.Scaling)
+	for prefill, want := range map[bool]string{false: "nothing while spec.replicas is set", true: "replicas: KServe leaves them alone (spec.prefill sets neither"} {
+		w := Workload{}
+		if w.llmService(s, "m", "l", prefill); !strings.HasPrefix(w.Scaling, want) {
+			t.Errorf("prefill %v: %q", prefill, w.Scaling)
+		}
 	}
 	if e := engineOf(&corev1.PodSpec{Containers: []corev1.Container{{Image: "registry/x", Command: []string{"python3", "-m", "sglang.launch_server"}}}}); e != "SGLang" {
 		t.Errorf("engine %q", e)

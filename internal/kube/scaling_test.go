@@ -386,7 +386,8 @@ spec:
 	sets := b.c.Dynamic.Resource(wellKnown["leaderworkerset"]).Namespace(b.ns)
 	b.until("the set is made", func() bool {
 		_, err := sets.Create(ctx, &unstructured.Unstructured{Object: *decode[map[string]any](t, `
-{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: big}, spec: {replicas: 1}}`)}, metav1.CreateOptions{})
+{apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, metadata: {name: big}, spec: {replicas: 1, startupPolicy: LeaderCreated,
+  rolloutStrategy: {type: RollingUpdate}, leaderWorkerTemplate: {size: 2, workerTemplate: {spec: {containers: [{name: engine, image: none}]}}}}}`)}, metav1.CreateOptions{})
 		return err == nil
 	})
 	h := NewScaleHand(HandOptions{Cluster: b.c, Pool: "big", Target: Target{Kind: "LeaderWorkerSet", Namespace: b.ns, Name: "big"}, Lead: b.lead, Drain: b.d})

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -116,13 +117,51 @@ func (c *Cluster) Stack(ctx context.Context, ns string) ([]Workload, error) {
 			return nil, err
 		}
 	}
+	if out, err = c.groups(ctx, ns, out, &s); err != nil {
+		return nil, err
+	}
 	slices.SortFunc(out, func(a, b Workload) int { return cmp.Compare(a.Target, b.Target) })
 	return out, nil
 }
 
+// groups adds the LeaderWorkerSets: each of their groups of pods is one replica, and the
+// leader of a group answers for it.
+func (c *Cluster) groups(ctx context.Context, ns string, out []Workload, s *stack) ([]Workload, error) {
+	sets, err := c.first(ctx, ns, []schema.GroupVersionResource{wellKnown["leaderworkerset"]})
+	if err != nil {
+		return nil, err
+	}
+	for i := range sets {
+		o := &sets[i]
+		var spec struct {
+			LeaderWorkerTemplate struct {
+				LeaderTemplate *corev1.PodTemplateSpec `json:"leaderTemplate"`
+				WorkerTemplate corev1.PodTemplateSpec  `json:"workerTemplate"`
+			} `json:"leaderWorkerTemplate"`
+		}
+		raw, _, _ := unstructured.NestedMap(o.Object, "spec")
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(raw, &spec); err != nil {
+			return nil, fmt.Errorf("LeaderWorkerSet %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+		}
+		pods := &spec.LeaderWorkerTemplate.WorkerTemplate
+		if l := spec.LeaderWorkerTemplate.LeaderTemplate; l != nil {
+			pods = l
+		}
+		m := metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), Labels: o.GetLabels(), OwnerReferences: o.GetOwnerReferences()}
+		sel := &metav1.LabelSelector{MatchLabels: map[string]string{groupName: o.GetName(), "leaderworkerset.sigs.k8s.io/worker-index": "0"}}
+		if out, err = c.judge(ctx, out, s, "LeaderWorkerSet", &m, sel, pods); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// groupName is the label by which all that a LeaderWorkerSet makes names it.
+const groupName = "leaderworkerset.sigs.k8s.io/name"
+
 // byGroup reports whether a LeaderWorkerSet made the set: that one is to be scaled.
 func byGroup(s *appsv1.StatefulSet) bool {
-	return s.Labels["leaderworkerset.sigs.k8s.io/name"] != ""
+	return s.Labels[groupName] != ""
 }
 
 // judge adds a workload where it is one of models.
@@ -154,7 +193,7 @@ func (c *Cluster) judge(ctx context.Context, out []Workload, s *stack, kind stri
 	}
 	switch {
 	case llm != "":
-		w.llmService(s, m.Namespace, llm)
+		w.llmService(s, m.Namespace, llm, pods.Labels["llm-d.ai/role"] == "prefill")
 	case service != "":
 		w.service(s, m.Namespace, service)
 	}
@@ -211,30 +250,40 @@ func (w *Workload) service(s *stack, ns, name string) {
 			class = cmp.Or(s.services[i].GetAnnotations()["serving.kserve.io/autoscalerClass"], "hpa")
 		}
 	}
-	if class == "none" || class == "external" {
-		w.Scaling = "replicas: KServe leaves them alone (autoscalerClass " + class + "); pods and their template stay KServe's"
+	if class == "external" {
+		w.Scaling = "replicas: KServe leaves them alone (autoscalerClass external); pods and their template stay KServe's"
 		return
+	}
+	if class == "none" {
+		class = "none: it writes minReplicas back"
 	}
 	w.Scales = append(w.Scales, "KServe (autoscalerClass "+class+")")
 	w.Scaling = "nothing: KServe writes the replicas; annotate the InferenceService with serving.kserve.io/autoscalerClass: external"
 }
 
 // llmService says what an LLMInferenceService leaves to others.
-func (w *Workload) llmService(s *stack, ns, name string) {
+func (w *Workload) llmService(s *stack, ns, name string, prefill bool) {
 	w.RunBy = "KServe LLMInferenceService " + name
 	for i := range s.llm {
 		o := &s.llm[i]
 		if o.GetName() != name || o.GetNamespace() != ns {
 			continue
 		}
-		if _, ok, _ := unstructured.NestedMap(o.Object, "spec", "scaling"); ok {
-			w.Scales = append(w.Scales, "KServe (spec.scaling of the LLMInferenceService)")
-			w.Scaling = "nothing while spec.scaling is set"
+		path := []string{"spec"}
+		if prefill { // its replicas are counted for themselves
+			path = append(path, "prefill")
+		}
+		field := strings.Join(path, ".")
+		if _, ok, _ := unstructured.NestedMap(o.Object, append(path, "scaling")...); ok {
+			w.Scales = append(w.Scales, "KServe ("+field+".scaling of the LLMInferenceService)")
+			w.Scaling = "nothing while " + field + ".scaling is set"
 			return
 		}
-		if n, ok, _ := unstructured.NestedInt64(o.Object, "spec", "replicas"); ok {
-			w.Scales = append(w.Scales, fmt.Sprintf("KServe (spec.replicas %d of the LLMInferenceService)", n))
-			w.Scaling = "nothing while spec.replicas is set: KServe writes it back"
+		if n, ok, _ := unstructured.NestedInt64(o.Object, append(path, "replicas")...); ok {
+			w.Scales = append(w.Scales, fmt.Sprintf("KServe (%s.replicas %d of the LLMInferenceService)", field, n))
+			w.Scaling = "nothing while " + field + ".replicas is set: KServe writes it back"
+			return
 		}
+		w.Scaling = "replicas: KServe leaves them alone (" + field + " sets neither replicas nor scaling); pods and their template stay KServe's"
 	}
 }

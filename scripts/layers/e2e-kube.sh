@@ -24,6 +24,7 @@ deploy/render.sh --check
 # first without KEDA and then with it; then whole pools, with what clients see. Each
 # says which scenarios it showed, and of those below none may be missing.
 keda=$PENSTOCK_CACHE/kube/keda-v2.21.0
+lws=$PENSTOCK_CACHE/kube/crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml
 dir=$(mktemp -d)
 trap 'e2e/kube/cluster.sh down "$dir/cluster"; rm -rf "$dir"' EXIT
 scenarios=(
@@ -36,6 +37,8 @@ scenarios=(
   'wake-scale 0 to N in 2 s of the first held request, by /scale'
   'wake-hpa-scale the same beside an HPA that never goes to zero'
   'wake-follower the same for requests held at a router that does not lead'
+  'stacks what Penstock may own of KServe, LeaderWorkerSet and an llm-d pool'
+  'stacks-moved their replicas are found, and moved where that may be'
   'metric-loss engines that tell nothing for a minute: nothing moves'
   'pending-never-ready replicas that never come are not asked for again'
   'scraped-without-gateway with the gateway killed every replica is scraped'
@@ -85,6 +88,8 @@ scaling() {
   shift 2
   e2e/kube/cluster.sh up "$dir/cluster" kcm kwok
   export PENSTOCK_E2E_KUBECONFIG=$dir/cluster/admin.kubeconfig
+  # The real CRD, where it could be had; else the test makes one of its own.
+  [ ! -f "$lws" ] || "$bin/kubectl" --kubeconfig "$PENSTOCK_E2E_KUBECONFIG" apply --server-side -f "$lws"
   go test -v -count=1 -run "$tests" ./internal/kube ./internal/cli 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
   if [ -n "$with_keda" ]; then
     e2e/kube/cluster.sh start "$dir/cluster" keda-operator
@@ -102,6 +107,7 @@ if [ -x "$keda/keda-operator" ] && [ -x "$keda/keda-adapter" ]; then
   scenarios+=("${keda_scenarios[@]}")
 fi
 scaling v1.37.2 TestCluster
+python3 e2e/kube/stacks.py 2>&1 | tee -a "$dir/v1.37.2.log"
 shown v1.37.2 "${scenarios[@]}" "${newest[@]}"
 
 oldest="old cluster skipped: e2e/kube/build.sh v1.36.3 builds it" with_keda=
