@@ -15,8 +15,8 @@ import subprocess
 import sys
 
 import api as k8s
-from fleet import CACHE, cluster, kubectl
-from rig import PENSTOCK, Proc, Rig, case, free_port, get, poll, post, run_cases
+from fleet import CACHE, kubectl
+from rig import PENSTOCK, Proc, case, free_port, get, poll, post
 
 NS = "models"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -42,7 +42,7 @@ def own_crd(rig, group, version, plural, kind, scale):
 
 
 def start(rig):
-    cluster(rig, "up", "kcm", "kwok")
+    k8s.cluster(rig, "up", "kcm", "kwok")
     rig.api = a = k8s.Api(rig.path("cluster"))
     a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
     for ns in (NS, "penstock"):
@@ -215,17 +215,5 @@ def found_and_moved(rig):
     return f"shown: stacks-moved; {', '.join(pools.values())} found, moved by /scale, and left to kubectl once it moved them"
 
 
-def main():
-    rig = Rig()
-    try:
-        start(rig)
-        return run_cases(rig, sys.argv[1:])
-    finally:
-        if hasattr(rig, "containers"):
-            rig.containers.stop.set()
-        cluster(rig, "down")
-        rig.close()
-
-
 if __name__ == "__main__":
-    sys.exit(1 if main() else 0)
+    sys.exit(1 if k8s.run(start) else 0)
