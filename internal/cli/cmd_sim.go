@@ -54,6 +54,7 @@ type suiteFlags struct {
 	jobs            int
 	routers         int
 	exchange        string
+	ablate          bool
 }
 
 func simSuiteCmd(e *Env) *cobra.Command {
@@ -68,7 +69,8 @@ regret: mean TTFT + 20 ms of ours over the best of the eleven peers IN THE CELL.
 
 A cell depends on the seed alone. Judge a change on seeds that it was not tuned on.`,
 		Example: `  penstock sim suite --quick
-  penstock sim suite --cells 105 --seed 7 -o json`,
+  penstock sim suite --cells 105 --seed 7 -o json
+  penstock sim suite --ablate --cells 42 --requests 1500`,
 		Args: noArgs,
 	}
 	out := outputFlag(c, "table", "json")
@@ -81,6 +83,7 @@ A cell depends on the seed alone. Judge a change on seeds that it was not tuned 
 	fl.IntVar(&f.jobs, "jobs", runtime.GOMAXPROCS(0), "cells to play at a time")
 	fl.IntVar(&f.routers, "routers", 1, "also play ours with the traffic spread over so many routers, and tell what that costs")
 	fl.StringVar(&f.exchange, "exchange", "on", "with --routers: on, they tell each other what they send; off, they do not")
+	fl.BoolVar(&f.ablate, "ablate", false, "instead of peers: ours once without each term of the price and each mechanism of the queue")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if f.quick {
 			if !c.Flags().Changed("cells") {
@@ -99,12 +102,18 @@ A cell depends on the seed alone. Judge a change on seeds that it was not tuned 
 		if f.routers < 1 || f.routers > 64 || !onOff(f.exchange) {
 			return usagef("", "--routers must be 1 to 64, --exchange on or off")
 		}
+		if f.ablate && (len(f.policies) > 0 || f.routers > 1) {
+			return usagef("", "--ablate compares ours with itself: it goes with neither --policy nor --routers")
+		}
 		return f.run(e, *out)
 	}
 	return c
 }
 
 func (f *suiteFlags) contenders() ([]sim.Contender, error) {
+	if f.ablate {
+		return sim.Ablations(), nil
+	}
 	if len(f.policies) == 0 {
 		return sim.Contenders(), nil
 	}
@@ -134,7 +143,7 @@ func (f *suiteFlags) run(e *Env, output string) error {
 		if f.routers > 1 {
 			split[i] = sim.RunRouters(runs[i].Cell, contenders[0], f.routers, f.exchange == "on")
 		}
-		if i%15 == 0 {
+		if i%15 == 0 && !f.ablate {
 			flood := sim.RunFlood(seed, f.requests, contenders[0])
 			runs[i].Flood = &flood
 		}
@@ -144,6 +153,14 @@ func (f *suiteFlags) run(e *Env, output string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if f.ablate {
+		r := sim.Ablate(f.seed, runs, contenders)
+		if output == "json" {
+			return printJSON(e.Stdout, r)
+		}
+		printAblation(e.Stdout, &r)
+		return nil
 	}
 	r := sim.Summarize(f.seed, runs, contenders)
 	if f.routers > 1 {

@@ -48,6 +48,18 @@ func printSuite(w io.Writer, r *sim.Report) {
 	}
 }
 
+// printAblation writes what each part is worth for people.
+func printAblation(w io.Writer, r *sim.AblationReport) {
+	fmt.Fprintf(w, "%d cells, seed %d. Ratios are of ours without the part to ours: above 1 the part helps.\n\n", r.Cells, r.Seed)
+	t := newTable("WITHOUT", ">MEAN TTFT", "95 % INTERVAL", ">WORST", ">LEAST", ">ABOVE 1.05", ">P99 TTFT", ">WORST", ">E2E", ">SLO LOST")
+	for _, p := range r.Parts {
+		t.add(p.Part, fmt.Sprintf("%.3f", p.TTFT.Geomean), fmt.Sprintf("[%.3f, %.3f]", p.TTFT.Interval[0], p.TTFT.Interval[1]),
+			fmt.Sprintf("%.2f", p.TTFT.Worst), fmt.Sprintf("%.2f", p.TTFT.Least), fmt.Sprintf("%.0f %%", 100*p.TTFT.Above105),
+			fmt.Sprintf("%.3f", p.P99.Geomean), fmt.Sprintf("%.2f", p.P99.Worst), fmt.Sprintf("%.3f", p.E2E.Geomean), fmt.Sprintf("%.1f points", 100*p.SLO))
+	}
+	t.write(w)
+}
+
 func printRatios(w io.Writer, name string, x *sim.Ratios) {
 	fmt.Fprintf(w, "%-14s %6d %8.3f   [%6.3f, %6.3f] %8.2f %7.1f%%", name, x.Cells, x.Geomean, x.Interval[0], x.Interval[1], x.Worst, x.Within105*100)
 }

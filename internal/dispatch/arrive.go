@@ -163,6 +163,7 @@ func (d *Dispatch) question(e *entry) {
 	}
 	in.Engine = d.learned.coef
 	in.Context = d.learned.context(d.now, e.req.MaxTokens)
+	in.Context.Without = d.o.Without.Terms
 	in.Bare, in.Blind = d.o.Bare, d.blind.ratio()
 	if d.snap != nil {
 		in.SnapshotVersion, in.SnapshotAt = d.snap.Version, d.snap.At

@@ -133,6 +133,18 @@ type Options struct {
 	// Bare leaves out of decisions what only a reader of records needs. For
 	// simulation.
 	Bare bool
+	// Without leaves parts of the policy out, to measure what they are worth.
+	Without Without
+}
+
+// Without are parts of the picker and of its queue that are left out of an
+// otherwise unchanged run. The zero value leaves out nothing.
+type Without struct {
+	Terms route.Terms // of the price
+	Order bool        // the queue is first come first served
+	Steal bool        // a replica with room takes nothing from other queues
+	Meet  bool        // requests of one new beginning do not wait for each other
+	Again bool        // a held request whose cache is gone is not asked for anew
 }
 
 // DefaultMaxHold is the MaxHold that applies where none is set. Eight times first

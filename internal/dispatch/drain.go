@@ -158,7 +158,7 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 		x := d.workAt(e, slot, float64(p.Uncached))
 		was := e.bucket
 		d.dequeue(i)
-		if x > staleFactor*e.work+staleSlack && moved < movesMost {
+		if x > staleFactor*e.work+staleSlack && moved < movesMost && !d.o.Without.Again {
 			moved++
 			var done bool
 			if out, done = d.askAgain(i, slot, was, out); done {
@@ -210,6 +210,9 @@ func (d *Dispatch) askAgain(i, slot int32, was int8, out []Send) ([]Send, bool) 
 // most by it.
 func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 	from, most := int32(-1), 0.0
+	if d.o.Without.Steal {
+		return out, false
+	}
 	for r := range d.slots {
 		if int32(r) == slot || d.slots[r].Queued == d.slots[r].QueuedLast {
 			continue

@@ -19,7 +19,7 @@ import (
 // block that no replica is believed to hold; -1 where there is none.
 func (d *Dispatch) leader(i int32, key uint64) int32 {
 	k, ok := d.leaders[key]
-	if !ok || k == i || len(d.entries[i].req.Blocks) == 0 {
+	if !ok || k == i || len(d.entries[i].req.Blocks) == 0 || d.o.Without.Meet {
 		return -1
 	}
 	return k
@@ -77,7 +77,7 @@ func (d *Dispatch) follow(i, k int32, dec *route.Decision) bool {
 	c := &d.scratch
 	c.PriceAt(&d.in, slot)
 	d.hits[slot] = was
-	if o.work > d.workAt(e, slot, float64(c.Uncached)) {
+	if o.work > d.workAt(e, slot, float64(c.Uncached)) && !d.o.Without.Terms.Has(route.TermAhead) {
 		c.Add(route.TermAhead, o.work*1e3)
 	}
 	if p := dec.Pick(); p != nil && dec.Chosen != slot && c.CostMS >= p.CostMS {

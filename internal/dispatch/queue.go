@@ -22,6 +22,8 @@ const (
 	// fcfsShare is how much of the first come first served delay counts as waited
 	// on arrival.
 	fcfsShare = 0.5
+	// allGoFirst is work in seconds that all other work goes before.
+	allGoFirst = 1e6
 )
 
 // bucketOf returns the bucket of x seconds of work.
@@ -236,6 +238,9 @@ func (d *Dispatch) show(slot int32) {
 // first as goes of one's own.
 func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (ahead, behind float64) {
 	q := &d.aux[slot].queue
+	if d.o.Without.Order {
+		x = allGoFirst
+	}
 	own := x
 	for _, l := range q.lines {
 		if l.class == class && l.tenant == tenant {
@@ -271,6 +276,9 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 // where half of what first come first served would have cost counts as waited
 // already. Short ones go first, and every one goes in time.
 func (d *Dispatch) ratio(e *entry) float64 {
+	if d.o.Without.Order {
+		return e.arrived.Seconds(0) // the oldest first
+	}
 	return (e.work + slack) / (d.now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
 }
 

@@ -150,6 +150,9 @@ type Context struct {
 	Exchange   float64 // worth of a second of E2E in seconds of TTFT, 0..1
 	HitShare   float64 // share of prompt tokens found in caches, 0..1
 	AdapterMS  float64 // load time of a LoRA adapter
+	// Without are terms that count as zero: what a term is worth is measured by
+	// leaving it out of the same code. Empty but in such a measurement.
+	Without Terms
 }
 
 // Policy picks an endpoint. Pick overwrites d, reusing its memory: no allocation

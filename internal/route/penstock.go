@@ -119,6 +119,27 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	t[TermBehind], t[TermToCome] = float32(behind), float32(toCome)
 	t[TermStreams], t[TermEvicted] = float32(stall), float32(evicted)
 	t[TermDecode], t[TermMemoryPrice], t[TermAdapter] = float32(decode), float32(memory), float32(adapter)
+	if x.Without != 0 {
+		c.leaveOut(x.Without)
+	}
+}
+
+// ownTerms are those that add up to the expected time to first token.
+const ownTerms Terms = 1<<TermPending | 1<<TermAhead | 1<<TermMemoryWait | 1<<TermPrefill | 1<<TermSteps | 1<<TermAdapter
+
+// leaveOut makes terms zero and adds up the others.
+func (c *Candidate) leaveOut(without Terms) {
+	c.CostMS, c.OwnMS = 0, 0
+	for t := range Term(NumTerms) {
+		if without.Has(t) {
+			c.Terms[t] = 0
+			continue
+		}
+		c.CostMS += float64(c.Terms[t])
+		if ownTerms.Has(t) {
+			c.OwnMS += float64(c.Terms[t])
+		}
+	}
 }
 
 // memory returns the wait until KV memory and a seat in the batch are free, in the

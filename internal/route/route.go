@@ -44,6 +44,15 @@ func (t Term) String() string {
 	return "unknown"
 }
 
+// Terms is a set of terms. Zero is the empty set.
+type Terms uint16
+
+// Only returns the set of one term.
+func (t Term) Only() Terms { return 1 << t }
+
+// Has reports whether t is in the set.
+func (s Terms) Has(t Term) bool { return s&(1<<t) != 0 }
+
 // Drop says why an endpoint was not a candidate. DropNone means that it was one.
 type Drop uint8
 

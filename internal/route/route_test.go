@@ -85,6 +85,17 @@ func TestPrice(t *testing.T) {
 	if math.Abs(d.PredictedTTFTMS-own) > 0.01 || d.PredictedCached != 1000 {
 		t.Errorf("predicted %.3f ms and %d cached, want %.3f and 1000", d.PredictedTTFTMS, d.PredictedCached, own)
 	}
+
+	// Terms that are left out are zero, the others as they were.
+	in.Context.Without = TermPending.Only() | TermEvicted.Only()
+	Penstock().Pick(in, &d)
+	c = d.Pick()
+	if c.Terms[TermPending] != 0 || c.Terms[TermEvicted] != 0 || math.Abs(float64(c.Terms[TermPrefill])-work) > 0.01 {
+		t.Errorf("terms %v", c.Terms)
+	}
+	if math.Abs(c.CostMS-(sum-want[TermPending]-want[TermEvicted])) > 0.05 || math.Abs(c.OwnMS-(own-want[TermPending])) > 0.05 {
+		t.Errorf("cost %.3f, own %.3f", c.CostMS, c.OwnMS)
+	}
 }
 
 // Waits for memory and for a seat.

@@ -5,6 +5,7 @@ package sim
 import (
 	"fmt"
 
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/route"
 )
 
@@ -22,6 +23,8 @@ type Contender struct {
 	// Peer marks the eleven published pickers against whose best a cell's regret is
 	// measured; the other baselines are shown beside.
 	Peer bool
+	// Without leaves parts of ours out.
+	Without dispatch.Without
 }
 
 // Contenders returns all that take part: ours first, the eleven peers, the other
@@ -75,7 +78,7 @@ func Select(names []string) ([]Contender, error) {
 
 // apply sets up a run for the contender.
 func (p Contender) apply(c *Config) {
-	c.Queue = p.Queue
+	c.Queue, c.Without = p.Queue, p.Without
 	c.Policy = func(seed uint64) route.Policy {
 		x, err := route.New(p.Policy, seed)
 		if err != nil {

@@ -15,6 +15,7 @@
 package sim
 
 import (
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
@@ -78,6 +79,8 @@ type Config struct {
 	Policy func(seed uint64) route.Policy
 	// Queue lets a policy that sees it use the router's own queue.
 	Queue bool
+	// Without leaves parts of the picker and its queue out.
+	Without dispatch.Without
 	// Routers is how many routers share the traffic, in turn; 0 means 1. With
 	// Exchange they tell each other what they send.
 	Routers  int

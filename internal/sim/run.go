@@ -123,7 +123,7 @@ func (r *run) start() {
 		d := dispatch.New(dispatch.Options{
 			Pool: "sim", Policy: r.c.Policy(seed), Profile: r.c.Known, Fixed: r.c.Fixed, Queue: r.c.Queue,
 			HoldFor: time.Hour, Index: x, BlockBytes: r.c.BlockTokens * workload.BytesPerToken, Bare: true,
-			Share: r.c.Exchange, HoldMost: dispatch.DefaultHoldMost,
+			Share: r.c.Exchange, HoldMost: dispatch.DefaultHoldMost, Without: r.c.Without,
 		})
 		if r.c.Exchange {
 			d.SetRank(i, r.c.Routers)
