@@ -22,6 +22,7 @@ type demoFlags struct {
 	seed          uint64
 	weather       bool
 	scale         bool
+	lora          bool
 }
 
 // Shares of the time that a demo of a set length has beside its two phases: the
@@ -46,7 +47,8 @@ ends by itself.`,
 		Example: `  penstock demo
   penstock demo --duration 40s -o json
   penstock demo --weather
-  penstock demo --scale --duration 90s`,
+  penstock demo --scale --duration 90s
+  penstock demo --lora -o json`,
 		Args: noArgs,
 	})
 	out := outputFlag(c, "text", "json")
@@ -58,10 +60,15 @@ ends by itself.`,
 	fl.Uint64Var(&f.seed, "seed", 1, "seed of the conversations")
 	fl.BoolVar(&f.weather, "weather", false, "show what the router does while replicas hang, fail, slow down and restart")
 	fl.BoolVar(&f.scale, "scale", false, "show the scaler: a pool of processes from zero through a burst and back, in "+scaleDemoLength.String())
+	fl.BoolVar(&f.lora, "lora", false, "show the placement of LoRA adapters against random, in "+loraDemoLength.String()+"; exit code 3 where it falls short")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
-		case f.scale && f.weather:
-			return usagef("", "--scale and --weather exclude each other")
+		case f.scale && f.weather || f.lora && (f.scale || f.weather):
+			return usagef("", "--scale, --weather and --lora exclude each other")
+		case f.lora && f.duration != 0 && f.duration < loraDemoLeast:
+			return usagef("", "--duration must be at least %s with --lora", loraDemoLeast)
+		case f.lora:
+			return runLoRADemo(c.Context(), e, f, *out == "json")
 		case f.scale && f.duration != 0 && f.duration < scaleDemoLeast:
 			return usagef("", "--duration must be at least %s with --scale", scaleDemoLeast)
 		case f.scale:

@@ -5,7 +5,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -15,14 +14,14 @@ import (
 
 func simLoRACmd(e *Env) *cobra.Command {
 	s := sim.LoRASpec{}
-	profile := ""
+	profile, policies := "", []string(nil)
 	c := &cobra.Command{
 		Use:   "lora",
 		Short: "Measure how requests find their LoRA adapters, beside what is possible",
 		Long: `Play independent requests to many LoRA adapters over a fleet whose replicas keep few
 of them at a time, and print how many requests found their adapter resident, how
-evenly the replicas worked and how often adapters were loaded. The first line says
-what no placement can exceed: the most popular adapters fixed in all slots.`,
+evenly the replicas worked and how often adapters were loaded and pushed out. The
+lines below the table say what no placement can exceed.`,
 		Example: `  penstock sim lora
   penstock sim lora --replicas 16 --slots 16 --adapters 874 -o json`,
 		Args: noArgs,
@@ -37,6 +36,7 @@ what no placement can exceed: the most popular adapters fixed in all slots.`,
 	fl.Float64Var(&s.Load, "load", 0, "seconds that a load takes (default: the profile's)")
 	fl.IntVar(&s.Requests, "requests", 20000, "requests to play")
 	fl.StringVar(&profile, "profile", "llama-3.1-8b-rtxpro6000", "engine profile of the replicas")
+	fl.StringSliceVar(&policies, "policy", nil, "only these policies (default: ours, and those that others use)")
 	fl.Uint64Var(&s.Seed, "seed", 1, "seed of everything that is drawn")
 	c.RunE = func(*cobra.Command, []string) error {
 		p, ok := engine.Lookup(profile)
@@ -53,6 +53,12 @@ what no placement can exceed: the most popular adapters fixed in all slots.`,
 		if s.Requests < 100 || s.Requests > 1_000_000 {
 			return usagef("", "--requests must be 100 to 1000000")
 		}
+		if len(policies) > 0 {
+			var err error
+			if s.Policies, err = sim.Select(policies); err != nil {
+				return usagef("", "--policy: %v", err)
+			}
+		}
 		r, err := sim.AskLoRA(s)
 		if err != nil {
 			return failf("", "%v", err)
@@ -67,12 +73,27 @@ what no placement can exceed: the most popular adapters fixed in all slots.`,
 }
 
 func printLoRA(w io.Writer, r *sim.LoRAReport) {
-	fmt.Fprintf(w, "%d adapters, Zipf %g, %d replicas with %d slots each, %d requests.\n", r.Adapters, r.Zipf, r.Replicas, r.Slots, r.Requests)
-	fmt.Fprintf(w, "At most %.1f %% can find their adapter resident with no replica above 1.10 of its part.\n\n", 100*r.Best)
-	t := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(t, "POLICY\tRESIDENT\tIMBALANCE\tLOADS/REPLICA/MIN\tTTFT MEAN\tP99")
+	fmt.Fprintf(w, "%d adapters, Zipf %g, %d replicas with %d slots each, %d requests.\n\n", r.Adapters, r.Zipf, r.Replicas, r.Slots, r.Requests)
+	t := newTable("POLICY", ">RESIDENT", ">IMBALANCE", ">LOADS", ">EVICTIONS", ">TTFT MEAN", ">P99", "")
 	for _, p := range r.Policies {
-		fmt.Fprintf(t, "%s\t%.1f %%\t%.2f\t%.1f\t%.0f ms\t%.0f ms\n", p.Policy, 100*p.Resident, p.Imbalance, p.Loads, p.TTFTMean, p.TTFTP99)
+		note := ""
+		if p.Thrash {
+			note = "thrash"
+		}
+		t.add(p.Policy, fmt.Sprintf("%.1f %%", 100*p.Resident), fmt.Sprintf("%.2f", p.Imbalance), fmt.Sprintf("%.1f", p.Loads),
+			fmt.Sprintf("%.1f", p.Evictions), milliText(p.TTFTMean), milliText(p.TTFTP99), note)
 	}
-	t.Flush()
+	t.write(w)
+	c := &r.Ceiling
+	fmt.Fprintf(w, `
+Loads and evictions are a replica and minute. Thrash is more than %.1f loads: 1.10 times
+what one LRU over all %d slots of the fleet needs, wherever its slots are.
+
+What no placement can exceed, as shares of requests that find their adapter resident:
+  %4.1f %%  popularity: the most popular adapters fixed in all slots, copies where one replica
+          cannot carry one at an imbalance of 1.10
+  %4.1f %%  these requests: the adapters they ask for most fixed in all slots
+  %4.1f %%  these requests: all slots as one cache that knows the future (fewest loads)
+  %4.1f %%  these requests: all slots as one LRU cache
+`, r.Bound, r.Replicas*r.Slots, 100*r.Best, 100*c.StaticTop, 100*c.Clairvoyant, 100*c.SharedLRU)
 }

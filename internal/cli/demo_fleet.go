@@ -59,13 +59,16 @@ type demoFleet struct {
 	cancel   context.CancelFunc
 }
 
-// startDemo starts replicas and server and waits until all replicas are ready. The
-// caller closes what it returns, also after an error.
-func startDemo(ctx context.Context, e *Env, listen, admin, policy string) (*demoFleet, error) {
+// startDemo starts replicas, which serve the named LoRA adapters, and server and
+// waits until all replicas are ready. The caller closes what it returns, also after
+// an error.
+func startDemo(ctx context.Context, e *Env, listen, admin, policy string, adapters ...string) (*demoFleet, error) {
 	f := &demoFleet{env: e, stopped: make(chan error, 1)}
 	profile, _ := engine.Lookup(demoProfile)
 	for i := range demoReplicas {
-		r, err := startReplica(ctx, profile, fmt.Sprintf("127.0.0.1:%d", demoFirstPort+i))
+		r, err := startReplica(ctx, replica.Options{
+			Models: []string{demoModel}, Profile: profile, Listen: fmt.Sprintf("127.0.0.1:%d", demoFirstPort+i), LoRA: adapters,
+		})
 		if err != nil {
 			return f, failf("", "replica %d: %v", i, err)
 		}
@@ -74,7 +77,7 @@ func startDemo(ctx context.Context, e *Env, listen, admin, policy string) (*demo
 	cfg := config.Default()
 	cfg.Listen.HTTP, cfg.Listen.Admin = listen, admin
 	p := config.DefaultPool(demoPool)
-	p.Models = []config.Model{{Name: demoModel}}
+	p.Models = []config.Model{{Name: demoModel, Adapters: adapters}}
 	p.Engine.Profile, p.Route.Policy = demoProfile, policy
 	for _, r := range f.replicas {
 		p.Replicas.Static = append(p.Replicas.Static, r.URL())
@@ -104,9 +107,9 @@ func startDemo(ctx context.Context, e *Env, listen, admin, policy string) (*demo
 func demoName(i int) string { return fmt.Sprintf("r%d", i) }
 
 // startReplica takes the preferred address, or any free port where that is taken.
-func startReplica(ctx context.Context, p engine.Profile, addr string) (*replica.Server, error) {
+func startReplica(ctx context.Context, o replica.Options) (*replica.Server, error) {
 	for {
-		r, err := replica.New(replica.Options{Models: []string{demoModel}, Profile: p, Listen: addr})
+		r, err := replica.New(o)
 		if err != nil {
 			return nil, err
 		}
@@ -115,10 +118,10 @@ func startReplica(ctx context.Context, p engine.Profile, addr string) (*replica.
 			return r, nil
 		}
 		r.Close()
-		if addr == "127.0.0.1:0" || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) {
+		if o.Listen == "127.0.0.1:0" || !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) {
 			return nil, err
 		}
-		addr = "127.0.0.1:0"
+		o.Listen = "127.0.0.1:0"
 	}
 }
 
@@ -181,17 +184,21 @@ func (f *demoFleet) setPolicy(policy string) error {
 // runner returns a run of the demo's users against the gateway; it ends after
 // duration, 0: with its context.
 func (f *demoFleet) runner(seed uint64, duration time.Duration, each func(*load.Result)) (*load.Runner, error) {
+	return f.play(demoTraffic(seed), workload.FeedOptions{Users: demoUsers, Ramp: 2 * time.Second}, duration, each)
+}
+
+// play returns a run of any traffic against the gateway.
+func (f *demoFleet) play(spec workload.Spec, o workload.FeedOptions, duration time.Duration, each func(*load.Result)) (*load.Runner, error) {
 	target, err := load.ParseTarget(f.server.GatewayURL())
 	if err != nil {
 		return nil, err
 	}
-	g, err := workload.NewGenerator(demoTraffic(seed))
+	g, err := workload.NewGenerator(spec)
 	if err != nil {
 		return nil, err
 	}
 	return load.New(load.Options{
-		Target: target, Model: demoModel, Workload: string(workload.KindChat),
-		Feed:     workload.NewFeed(g, workload.FeedOptions{Users: demoUsers, Ramp: 2 * time.Second}),
+		Target: target, Model: demoModel, Workload: string(workload.KindChat), Feed: workload.NewFeed(g, o),
 		Duration: duration, Grace: 3 * time.Second, Timeout: time.Minute, Each: each,
 	}), nil
 }

@@ -15,8 +15,15 @@ const (
 	adapterSeconds = 300
 	coldSeconds    = 60
 	// displacedPrice times the time of a load, for the adapter that has to go: the
-	// step that loads it back stalls the streams there as well.
+	// step that loads it back stalls the streams there as well. Twice that finds one in
+	// a hundred requests more resident where loads are short, and doubles the time to
+	// the first token where they take half a second.
 	displacedPrice = 2.0
+	// displacedStays is how many times as long as an adapter stays in its slot on
+	// average counts as "soon asked for again". With 1 all adapters that are asked for
+	// less often than that cost the same nothing, popular ones and those that nobody
+	// asks for again.
+	displacedStays = 16.0
 	// adaptersMost bounds the adapters whose use is remembered.
 	adaptersMost = 1 << 14
 )
@@ -75,10 +82,14 @@ func (d *Dispatch) useAdapter(i int32, name string) {
 		l.cold.add(d.now, 1, coldSeconds)
 		if len(a.lora) >= d.adapterRoom(i) {
 			if v := a.leastRecent(); v >= 0 {
-				a.lora = slices.Delete(a.lora, v, v+1)
+				d.dropAdapter(i, v)
 			}
 		}
 		a.lora = append(a.lora, adapterUse{name: name})
+		if d.holders == nil {
+			d.holders = map[string]int32{}
+		}
+		d.holders[name]++
 		k = len(a.lora) - 1
 	}
 	used := a.lora[k]
@@ -98,8 +109,25 @@ func (d *Dispatch) leaveAdapter(i int32, name string) {
 			if v < 0 {
 				return
 			}
-			a.lora = slices.Delete(a.lora, v, v+1)
+			d.dropAdapter(i, v)
 		}
+	}
+}
+
+// dropAdapter takes the adapter at place v out of those believed at a slot.
+func (d *Dispatch) dropAdapter(i int32, v int) {
+	a := &d.aux[i]
+	name := a.lora[v].name
+	if d.holders[name]--; d.holders[name] <= 0 {
+		delete(d.holders, name)
+	}
+	a.lora = slices.Delete(a.lora, v, v+1)
+}
+
+// dropAdapters does that with all of a slot: its process is another one.
+func (d *Dispatch) dropAdapters(i int32) {
+	for n := len(d.aux[i].lora); n > 0; n-- {
+		d.dropAdapter(i, n-1)
 	}
 }
 
@@ -116,8 +144,10 @@ func (a *slot) leastRecent() int {
 
 // displaces is what the load of an adapter costs at a slot beside the load itself, in
 // ms: the wait until an adapter has no request running where all of them have, or the
-// load that will bring the one back that has to go, as probable as it is asked for
-// again before it would have gone anyway.
+// load that will bring the one back that has to go, as probable as it is soon asked
+// for again there. So copies go before the last one of their kind, adapters that
+// nobody asks for gather at some replicas and pass through their slots, and those
+// that are asked for often stay together at others.
 func (d *Dispatch) displaces(i int32) float64 {
 	a, l := &d.aux[i], &d.learned
 	room := d.adapterRoom(i)
@@ -135,9 +165,11 @@ func (d *Dispatch) displaces(i int32) float64 {
 		queue := float64(1 + len(a.lora) - room)
 		return life * (0.5 + 0.5*math.Log(float64(1+least))) * queue * 1e3
 	}
-	u := l.adapters[a.lora[v].name]
-	rate := u.value(d.now, adapterSeconds) / adapterSeconds
+	// Requests for it find it at its other holders as well.
+	name := a.lora[v].name
+	u := l.adapters[name]
+	rate := u.value(d.now, adapterSeconds) / adapterSeconds / float64(max(1, d.holders[name]))
 	cold := l.cold.value(d.now, coldSeconds) / coldSeconds
 	stay := float64(room*max(1, d.ready)) / max(cold, 1e-3)
-	return displacedPrice * l.adapterMS * (1 - math.Exp(-rate*stay))
+	return displacedPrice * l.adapterMS * (1 - math.Exp(-rate*displacedStays*stay))
 }

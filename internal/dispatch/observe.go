@@ -60,7 +60,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 		d.index.Clear(i)
 	}
 	if cold {
-		a.lora = a.lora[:0]
+		d.dropAdapters(i)
 		a.speed = speed{since: d.now, slowAt: d.now, paced: d.now}
 	}
 	s.State, a.url = e, e.URL
@@ -109,7 +109,7 @@ func (d *Dispatch) leave(i int32) {
 	if !a.gone {
 		a.gone = true
 		d.index.Remove(i)
-		a.lora = a.lora[:0]
+		d.dropAdapters(i)
 		a.scrape = scrapeState{}
 		d.refresh(i)
 	}

@@ -55,6 +55,7 @@ type Dispatch struct {
 	cold    []bool
 
 	adapterWait []float64
+	holders     map[string]int32 // slots that an adapter is believed at, by name
 
 	shadow    route.Policy // decides without effect; nil: none
 	shadowDec route.Decision

@@ -28,6 +28,7 @@ type Stats struct {
 
 	Finished, Cancelled, Rejected int64
 	Preemptions, AdapterLoads     int64
+	AdapterEvictions              int64 // loads that pushed another adapter out
 	Steps                         int64
 	BusySeconds                   float64 // time in finished steps
 }
@@ -59,7 +60,8 @@ func (c *Core) Stats(now fleet.Time) Stats {
 		CacheQueries:   c.n.queries, CacheHits: c.n.hits, PromptTokens: c.n.prompt,
 		OutputTokens: c.n.output + j*int64(c.decoding), Prefilled: c.n.prefilledTokens,
 		Finished: c.n.finished, Cancelled: c.n.cancelled, Rejected: c.n.rejected,
-		Preemptions: c.n.preempted, AdapterLoads: c.lora.loads, Steps: c.n.engineSteps + j,
+		Preemptions: c.n.preempted, AdapterLoads: c.lora.loads, AdapterEvictions: c.lora.loads - int64(len(c.lora.resident)),
+		Steps:       c.n.engineSteps + j,
 		BusySeconds: float64(c.n.busy+c.cur.ticksAfter(j)) / ticksPerNS / 1e9,
 	}
 	if c.partial >= 0 {

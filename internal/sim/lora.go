@@ -3,8 +3,7 @@
 package sim
 
 import (
-	"math"
-
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/workload"
@@ -21,6 +20,8 @@ type LoRASpec struct {
 	Use      float64 // of the fleet's time, without loads, 0..1
 	Requests int
 	Seed     uint64
+	// Policies to run; nil means LoRAContenders.
+	Policies []Contender
 }
 
 // LoRAReport compares policies on such a fleet, schema penstock/lora/v1.
@@ -35,7 +36,11 @@ type LoRAReport struct {
 	// requests are independent and no replica gets more than 1.10 times its part:
 	// the most popular adapters fixed in all slots, with copies of those that one
 	// replica cannot carry.
-	Best     float64   `json:"best_possible_resident_share"`
+	Best float64 `json:"best_possible_resident_share"`
+	// Ceiling holds what simpler bounds and caches have on the very requests played.
+	Ceiling LoRACeiling `json:"ceiling"`
+	// Bound is the most loads a replica and minute that do not count as thrash.
+	Bound    float64   `json:"no_thrash_loads_per_replica_minute"`
 	Policies []LoRARun `json:"policies"`
 }
 
@@ -45,7 +50,9 @@ type LoRARun struct {
 	Resident float64 `json:"resident_share"` // of requests that caused no load
 	// Imbalance is the busy time of the busiest replica over the mean.
 	Imbalance float64 `json:"imbalance"`
-	Loads     float64 `json:"loads_per_replica_minute"` // and as many evictions
+	Loads     float64 `json:"loads_per_replica_minute"`
+	Evictions float64 `json:"evictions_per_replica_minute"`
+	Thrash    bool    `json:"thrash"` // more loads than the bound
 	TTFTMean  float64 `json:"ttft_mean_ms"`
 	TTFTP99   float64 `json:"ttft_p99_ms"`
 }
@@ -53,43 +60,74 @@ type LoRARun struct {
 // LoRASchema names the schema of LoRAReport.
 const LoRASchema = "penstock/lora/v1"
 
-// loraImbalance is the imbalance up to which LoRABest lets a replica be used.
-const loraImbalance = 1.10
+// thrashFactor times the loads of one shared LRU over all slots of the fleet is the
+// bound between turnover, which the workload asks for, and thrash, which placement
+// adds: requests sent past the replica that holds their adapter.
+const thrashFactor = 1.10
 
-// LoRABest returns the largest share of independent requests that can find their
-// adapter resident: popularity Zipf with exponent zipf over adapters, slots of a
-// replica, no replica with more than 1.10 times the mean.
-func LoRABest(adapters, replicas, slots int, zipf float64) float64 {
-	sum := 0.0
-	for k := 1; k <= adapters; k++ {
-		sum += math.Pow(float64(k), -zipf)
+// LoRAContenders are ours with and without its queue, ours without the adapter's
+// term, and what others do with adapters: nothing, since none of their published
+// pickers keeps an account of residents that idle.
+func LoRAContenders() []Contender {
+	out := []Contender{
+		{Name: Ours, Policy: route.PolicyPenstock, Queue: true},
+		{Name: OursDirect, Policy: route.PolicyPenstock},
+		{Name: "without-adapter-term", Policy: route.PolicyPenstock, Queue: true, Without: dispatch.Without{Terms: route.TermAdapter.Only()}},
 	}
-	free, share := replicas*slots, 0.0
-	for k := 1; k <= adapters && free > 0; k++ {
-		p := math.Pow(float64(k), -zipf) / sum
-		copies := int(math.Ceil(p * float64(replicas) / loraImbalance))
-		have := min(copies, free)
-		share += p * float64(have) / float64(copies)
-		free -= have
+	for _, p := range []string{
+		route.PolicySticky, route.PolicyLeastRequests, route.PolicyRoundRobin, route.PolicyRandom,
+	} {
+		out = append(out, Contender{Name: p, Policy: p})
 	}
-	return share
+	return out
 }
 
-// AskLoRA plays single requests to many adapters under our policy, the other
-// baselines that know load only, and random.
+// AskLoRA plays single requests to many adapters under each policy.
 func AskLoRA(s LoRASpec) (LoRAReport, error) {
 	p := s.Profile
 	p.BlockTokens, p.LoRASlots = blockTokens, s.Slots
 	if s.Load > 0 {
 		p.LoRALoad = s.Load
 	}
+	t, err := s.traffic(&p)
+	if err != nil {
+		return LoRAReport{}, err
+	}
+	r := LoRAReport{
+		Schema: LoRASchema, Replicas: s.Replicas, Slots: s.Slots, Adapters: s.Adapters, Zipf: s.Zipf,
+		Requests: t.requests, Best: LoRABest(s.Adapters, s.Replicas, s.Slots, s.Zipf),
+		Ceiling: CeilingOf(t.asked(), s.Replicas*s.Slots),
+	}
+	list := s.Policies
+	if list == nil {
+		list = LoRAContenders()
+	}
+	for i, c := range list {
+		res := RunContender(Config{Profile: p, Replicas: s.Replicas, Seed: s.Seed}, c, t)
+		minutes := float64(s.Replicas) * max(res.Seconds, 1e-9) / 60
+		if i == 0 {
+			r.Bound = thrashFactor * (1 - r.Ceiling.SharedLRU) * float64(t.requests) / minutes
+		}
+		run := LoRARun{
+			Policy: c.Name, Resident: 1 - float64(res.AdapterLoads)/float64(max(1, res.Requests)), Imbalance: res.Imbalance,
+			Loads: float64(res.AdapterLoads) / minutes, Evictions: float64(res.AdapterEvictions) / minutes,
+			TTFTMean: res.TTFTMean, TTFTP99: res.TTFTP99,
+		}
+		run.Thrash = 1-run.Resident > thrashFactor*(1-r.Ceiling.SharedLRU)
+		r.Policies = append(r.Policies, run)
+	}
+	return r, nil
+}
+
+// traffic draws the requests, at a rate that takes the given part of the fleet's time.
+func (s *LoRASpec) traffic(p *engine.Profile) (*Traffic, error) {
 	spec := workload.Spec{
 		Kind: workload.KindChat, Seed: s.Seed, Turns: 1, EvenTurns: true, Adapters: s.Adapters, AdapterZipf: s.Zipf,
 		MaxContext: p.MaxModelLen, Apps: s.Adapters,
 	}
 	g, err := workload.NewGenerator(spec)
 	if err != nil {
-		return LoRAReport{}, err
+		return nil, err
 	}
 	probe := NewTraffic(g, 1500, blockTokens)
 	output, _ := probe.means()
@@ -97,25 +135,18 @@ func AskLoRA(s LoRASpec) (LoRAReport, error) {
 	cost := p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
 	spec.Rate = s.Use * float64(s.Replicas) / cost
 	if g, err = workload.NewGenerator(spec); err != nil {
-		return LoRAReport{}, err
+		return nil, err
 	}
-	t := NewTraffic(g, s.Requests, blockTokens)
-	r := LoRAReport{
-		Schema: LoRASchema, Replicas: s.Replicas, Slots: s.Slots, Adapters: s.Adapters, Zipf: s.Zipf,
-		Requests: t.requests, Best: LoRABest(s.Adapters, s.Replicas, s.Slots, s.Zipf),
+	return NewTraffic(g, s.Requests, blockTokens), nil
+}
+
+// asked returns the adapter of each request in the order of sessions.
+func (t *Traffic) asked() []string {
+	out := make([]string, 0, t.requests)
+	for _, s := range t.sessions {
+		for range s.Turns {
+			out = append(out, s.Adapter)
+		}
 	}
-	for _, c := range []Contender{
-		{Name: Ours, Policy: route.PolicyPenstock, Queue: true},
-		{Name: OursDirect, Policy: route.PolicyPenstock},
-		{Name: route.PolicyLeastRequests, Policy: route.PolicyLeastRequests},
-		{Name: route.PolicyRandom, Policy: route.PolicyRandom},
-	} {
-		res := RunContender(Config{Profile: p, Replicas: s.Replicas, Seed: s.Seed}, c, t)
-		r.Policies = append(r.Policies, LoRARun{
-			Policy: c.Name, Resident: 1 - float64(res.AdapterLoads)/float64(max(1, res.Requests)), Imbalance: res.Imbalance,
-			Loads:    float64(res.AdapterLoads) / float64(s.Replicas) / max(res.Seconds, 1e-9) * 60,
-			TTFTMean: res.TTFTMean, TTFTP99: res.TTFTP99,
-		})
-	}
-	return r, nil
+	return out
 }

@@ -23,6 +23,28 @@ func TestLoRABest(t *testing.T) {
 	}
 }
 
+// Caches of two slots by hand.
+func TestCeilingOf(t *testing.T) {
+	asked := []string{"a", "b", "c", "a", "b", "a", "", "d", "a"}
+	c := CeilingOf(asked, 2)
+	// In the future's knowledge: a and b load, c takes b's place, a is there, b takes c's, a
+	// is there, d takes b's, a is there. The base model needs no slot.
+	if want := 4.0 / 9; math.Abs(c.Clairvoyant-want) > 1e-9 {
+		t.Errorf("clairvoyant %.3f, want %.3f", c.Clairvoyant, want)
+	}
+	// LRU: only the third and the last a, and the base model, meet what they need.
+	if want := 3.0 / 9; math.Abs(c.SharedLRU-want) > 1e-9 {
+		t.Errorf("LRU %.3f, want %.3f", c.SharedLRU, want)
+	}
+	// a four times, b twice, and the base model.
+	if want := 7.0 / 9; math.Abs(c.StaticTop-want) > 1e-9 {
+		t.Errorf("static %.3f, want %.3f", c.StaticTop, want)
+	}
+	if c := CeilingOf(nil, 2); c != (LoRACeiling{}) {
+		t.Errorf("nothing asked: %+v", c)
+	}
+}
+
 // Placement finds most of what any placement could, evenly, and far ahead of random.
 func TestLoRAPlacement(t *testing.T) {
 	p, _ := engine.Lookup("llama-3.1-8b-rtxpro6000")
@@ -31,8 +53,17 @@ func TestLoRAPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, random := r.Policies[0], r.Policies[len(r.Policies)-1]
-	t.Logf("best %.3f, ours %+v, random %+v", r.Best, ours, random)
-	if ours.Resident < 0.82*r.Best || ours.Imbalance > 1.10 {
+	t.Logf("best %.3f, ceiling %+v, ours %+v, random %+v", r.Best, r.Ceiling, ours, random)
+	if ours.Thrash || !random.Thrash || ours.Loads > r.Bound || ours.Evictions > ours.Loads {
+		t.Errorf("the bound is %.1f loads a replica and minute; ours %+v, random %+v", r.Bound, ours, random)
+	}
+	if ours.Resident <= r.Ceiling.SharedLRU || ours.Resident > r.Ceiling.Clairvoyant {
+		t.Errorf("resident %.3f; one LRU over all slots has %.3f, one that knows the future %.3f", ours.Resident, r.Ceiling.SharedLRU, r.Ceiling.Clairvoyant)
+	}
+	if without := r.Policies[2]; without.Resident >= ours.Resident-0.2 {
+		t.Errorf("without the adapter's term %.3f are resident, with it %.3f", without.Resident, ours.Resident)
+	}
+	if ours.Resident < 0.88*r.Best || ours.Imbalance > 1.10 {
 		t.Errorf("resident %.3f of at most %.3f, imbalance %.3f", ours.Resident, r.Best, ours.Imbalance)
 	}
 	if ours.TTFTMean > random.TTFTMean/4 || ours.Loads > random.Loads/2 {

@@ -34,10 +34,12 @@ type Result struct {
 
 	Preemptions int64 `json:"preemptions"`
 	// AdapterLoads counts LoRA adapters that replicas loaded.
-	AdapterLoads int64   `json:"adapter_loads,omitempty"`
-	Retried      int     `json:"retried"`
-	Held         int     `json:"held"` // requests that waited in the router's queue
-	MaxHeld      float64 `json:"max_held_ms"`
+	AdapterLoads int64 `json:"adapter_loads,omitempty"`
+	// AdapterEvictions counts those of them that pushed another adapter out.
+	AdapterEvictions int64   `json:"adapter_evictions,omitempty"`
+	Retried          int     `json:"retried"`
+	Held             int     `json:"held"` // requests that waited in the router's queue
+	MaxHeld          float64 `json:"max_held_ms"`
 
 	// The router's view beside the truth.
 	PredictedHit  float64 `json:"predicted_hit_ratio"` // expected at the pick

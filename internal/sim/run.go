@@ -428,6 +428,7 @@ func (r *run) finish() Result {
 		s := p.core.Stats(r.now)
 		res.Preemptions += s.Preemptions + p.preempted
 		res.AdapterLoads += s.AdapterLoads
+		res.AdapterEvictions += s.AdapterEvictions
 		if p.changed {
 			continue
 		}
