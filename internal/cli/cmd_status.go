@@ -229,7 +229,11 @@ func printAdapters(w io.Writer, st *console.Status) {
 		for _, a := range p.Adapters {
 			var where []string
 			for _, h := range a.At {
-				where = append(where, fmt.Sprintf("%s %s (%s)", h.Replica, h.State, ageText(h.AgeMS)))
+				text := fmt.Sprintf("%s %s (%s)", h.Replica, h.State, ageText(h.AgeMS))
+				if h.Reason != "" {
+					text += ": " + h.Reason
+				}
+				where = append(where, text)
 			}
 			t.add(a.Name, fmt.Sprintf("%d/%d", a.Listed, p.Replicas), fmt.Sprint(a.Holders), orDash(strings.Join(where, ", ")))
 		}

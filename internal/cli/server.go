@@ -295,7 +295,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 		return err
 	}
 	lp.observer = observe.New(observe.Options{
-		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval,
+		Pool: p.Name, Source: src, Models: modelNames(&p), APIKey: key, TLS: trust, Interval: s.o.Interval, Adapters: adapterPlan(&p),
 		Publish: func(snap *fleet.Snapshot) {
 			lp.flow.Observe(snap)
 			s.warm(lp, snap)
@@ -352,6 +352,14 @@ func modelNames(p *config.Pool) []string {
 		out = append(out, m.Name)
 	}
 	return out
+}
+
+// adapterPlan is what the replicas of a pool are asked to load.
+func adapterPlan(p *config.Pool) observe.AdapterPlan {
+	if p.Engine.LoadAdapters == "" {
+		return observe.AdapterPlan{}
+	}
+	return observe.AdapterPlan{Names: adapterNames(p), Path: p.Engine.LoadAdapters}
 }
 
 func adapterNames(p *config.Pool) []string {

@@ -122,6 +122,7 @@ func (s *server) applyPool(lp *livePool, p config.Pool) error {
 	if !slices.Equal(modelNames(&p), modelNames(&lp.cfg)) {
 		lp.observer.SetModels(modelNames(&p))
 	}
+	lp.observer.SetAdapters(adapterPlan(&p))
 	a, b := &p.Replicas, &lp.cfg.Replicas
 	if !slices.Equal(a.Static, b.Static) || a.File != b.File || a.DNS != b.DNS || a.InferencePool != b.InferencePool ||
 		a.Selector.Namespace != b.Selector.Namespace || a.Selector.Port != b.Selector.Port || !slices.Equal(a.Selector.Labels, b.Selector.Labels) {

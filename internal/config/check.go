@@ -157,6 +157,14 @@ func checkKVEvents(s string) error {
 	return checkAddr(strings.NewReplacer("{host}", "host", "*", "host").Replace(a))
 }
 
+// checkAdapterPath wants a path, or the name of a repository, that differs by adapter.
+func checkAdapterPath(s string) error {
+	if s != "" && !strings.Contains(s, "{name}") {
+		return fmt.Errorf("%q does not contain {name}, so that all adapters would be the same", s)
+	}
+	return nil
+}
+
 // checkPeers wants auto, off, or host:port and dns:host:port, comma-separated.
 func checkPeers(s string) error {
 	if s == "" || s == "auto" || s == "off" {

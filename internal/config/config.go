@@ -144,6 +144,9 @@ type Engine struct {
 	TLS        EngineTLS
 	APIKeyFile string
 	Messages   string // the Messages API: auto, native, translate
+	// LoadAdapters is the path of an adapter as the replicas see it, {name} standing
+	// for its name; empty: no adapter is ever loaded.
+	LoadAdapters string
 }
 
 // EngineTLS is how replicas are trusted.

@@ -228,6 +228,8 @@ var engineObject = &object{name: "engine", fields: []field{
 	text("tokens", "text: prompts are known by their text. exact: by the token ids that the replicas' /tokenize tells, as KV events are.",
 		func(e *Engine) *string { return &e.Tokens }, def("text"), oneOf("text", "exact")),
 	text("apiKeyFile", "File with the key that the replicas ask for.", func(e *Engine) *string { return &e.APIKeyFile }),
+	text("loadAdapters", "Load the adapters of models at every replica that does not list them, through /v1/load_lora_adapter: the path of an adapter as replicas see it, {name} standing for its name. Empty: never.",
+		func(e *Engine) *string { return &e.LoadAdapters }, checked(checkAdapterPath), live(), example("/adapters/{name}")),
 	text("messages", "The Messages API of Anthropic: auto passes it on until an engine does not know it, native always, translate never; what is not passed on is put in terms of chat completions.",
 		func(e *Engine) *string { return &e.Messages }, def("auto"), oneOf("auto", "native", "translate")),
 }}

@@ -193,6 +193,8 @@ type AdapterSeen struct {
 	Name  string  `json:"name"`
 	State string  `json:"state"`
 	AgeMS float64 `json:"age_ms"` // since the state was seen
+	// Reason is why it failed, in the engine's own words.
+	Reason string `json:"reason,omitempty"`
 }
 
 // AdapterSummary is one adapter over the replicas of a pool.
@@ -208,6 +210,7 @@ type AdapterHere struct {
 	Replica string  `json:"replica"`
 	State   string  `json:"state"`
 	AgeMS   float64 `json:"age_ms"`
+	Reason  string  `json:"reason,omitempty"`
 }
 
 func round3(v float64) float64 { return math.Round(v*1e3) / 1e3 }
@@ -321,7 +324,7 @@ func replicaStatus(e *fleet.EndpointState, load *dispatch.EndpointLoad, now flee
 		})
 	}
 	for _, a := range e.Adapters {
-		r.Adapters = append(r.Adapters, AdapterSeen{Name: a.Name, State: a.State.String(), AgeMS: round3(now.Sub(a.At).Seconds() * 1e3)})
+		r.Adapters = append(r.Adapters, AdapterSeen{Name: a.Name, State: a.State.String(), AgeMS: round3(now.Sub(a.At).Seconds() * 1e3), Reason: a.Reason})
 	}
 	if load != nil {
 		r.own(load)
@@ -371,7 +374,7 @@ func summarize(replicas []ReplicaStatus, configured []string) []AdapterSummary {
 		r := &replicas[i]
 		for _, a := range r.Adapters {
 			s := find(a.Name)
-			s.At = append(s.At, AdapterHere{Replica: r.ID, State: a.State, AgeMS: a.AgeMS})
+			s.At = append(s.At, AdapterHere{Replica: r.ID, State: a.State, AgeMS: a.AgeMS, Reason: a.Reason})
 			if a.State == fleet.AdapterRunning.String() || a.State == fleet.AdapterResident.String() {
 				s.Holders++
 			}

@@ -3,10 +3,12 @@
 package dispatch
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/route"
 )
 
 const (
@@ -172,4 +174,27 @@ func (d *Dispatch) displaces(i int32) float64 {
 	cold := l.cold.value(d.now, coldSeconds) / coldSeconds
 	stay := float64(room*max(1, d.ready)) / max(cold, 1e-3)
 	return displacedPrice * l.adapterMS * (1 - math.Exp(-rate*displacedStays*stay))
+}
+
+// noAdapter says why no replica takes a request for an adapter that none lists: it is
+// being loaded, which is worth waiting for, or the replicas refuse to load it, in
+// the words of one of them.
+func (d *Dispatch) noAdapter(name string) (route.Drop, string) {
+	why := fmt.Sprintf("no replica serves adapter %q", name)
+	for i := range d.slots {
+		s := d.slots[i].State
+		if s == nil {
+			continue
+		}
+		for k := range s.Adapters {
+			switch a := &s.Adapters[k]; {
+			case a.Name != name:
+			case a.State == fleet.AdapterLoading:
+				return route.DropNotReady, fmt.Sprintf("adapter %q is being loaded", name)
+			case a.State == fleet.AdapterFailed && a.Reason != "":
+				why = fmt.Sprintf("no replica serves adapter %q; %s refuses to load it: %s", name, s.ID, a.Reason)
+			}
+		}
+	}
+	return route.DropAdapter, why
 }

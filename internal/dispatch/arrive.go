@@ -266,7 +266,10 @@ func serves(models []string, model string) bool {
 func hasAdapter(as []fleet.Adapter, name string) bool {
 	for i := range as {
 		if as[i].Name == name {
-			return as[i].State != fleet.AdapterFailed && as[i].State != fleet.AdapterAbsent
+			switch as[i].State {
+			case fleet.AdapterResident, fleet.AdapterRunning, fleet.AdapterWaiting:
+				return true
+			}
 		}
 	}
 	return false

@@ -82,7 +82,7 @@ func (d *Dispatch) refusal(e *entry) (route.Drop, string) {
 	case route.DropModel:
 		return cause, fmt.Sprintf("no replica serves model %q", e.req.Model)
 	case route.DropAdapter:
-		return cause, fmt.Sprintf("no replica serves adapter %q", e.req.Adapter)
+		return d.noAdapter(e.req.Adapter)
 	case route.DropSubset:
 		return cause, "no replica is among the endpoints that the request is bound to"
 	case route.DropRole:

@@ -34,12 +34,12 @@ type AdapterState uint8
 
 // Adapter states: where an adapter is at a replica.
 const (
-	AdapterAbsent AdapterState = iota
-	AdapterLoading
-	AdapterResident // in a slot
-	AdapterRunning  // in a slot and in use
-	AdapterWaiting  // requests wait for a slot
-	AdapterFailed   // the engine refused to load it
+	AdapterAbsent   AdapterState = iota
+	AdapterLoading               // asked for by this router, not yet there
+	AdapterResident              // in a slot
+	AdapterRunning               // in a slot and in use
+	AdapterWaiting               // requests wait for a slot
+	AdapterFailed                // the engine refused to load it
 )
 
 var adapterNames = [...]string{"absent", "loading", "resident", "running", "waiting", "failed"}
@@ -51,6 +51,8 @@ type Adapter struct {
 	Name  string
 	State AdapterState
 	At    Time
+	// Reason says why it failed, in the engine's own words; "" otherwise.
+	Reason string
 }
 
 // Load is the part of a replica's load that one model or one rank carries.

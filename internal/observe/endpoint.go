@@ -40,8 +40,9 @@ type endpoint struct {
 	memory  []fleet.Adapter
 	known   bool // adapters that are resident come from the engine itself
 
-	start restartWatch
-	stop  context.CancelFunc
+	loader loader
+	start  restartWatch
+	stop   context.CancelFunc
 
 	mu        sync.Mutex
 	state     fleet.EndpointState // what is seen of it
@@ -210,6 +211,9 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 		e.gate.restarted()
 		e.memory = nil
 	}
+	if restarted {
+		e.loader.forget()
+	}
 	e.known = out.AdaptersComplete
 	e.memory = remember(e.memory, &sig, e.list.names, e.known)
 	sig.Adapters = e.memory
@@ -291,6 +295,7 @@ func (e *endpoint) row() fleet.EndpointState {
 	defer e.mu.Unlock()
 	s := e.state
 	s.Role, s.Rank, s.LifeAt = e.latest.Role, e.latest.Rank, e.life
+	e.loader.show(e.o.clock(), &s)
 	reason := e.drained
 	if reason == "" && e.latest.Draining {
 		reason = cmp.Or(e.latest.Reason, "is being taken away")

@@ -38,8 +38,10 @@ type Options struct {
 	Interval time.Duration // between scrapes and between snapshots; 0: 1 s
 	// Publish takes each snapshot, from one goroutine; nil: nobody is told.
 	Publish func(*fleet.Snapshot)
-	Log     *slog.Logger      // nil: discard
-	Clock   func() fleet.Time // nil: the wall clock
+	// Adapters are kept loaded at every replica; the zero value loads none.
+	Adapters AdapterPlan
+	Log      *slog.Logger      // nil: discard
+	Clock    func() fleet.Time // nil: the wall clock
 	// Dial opens connections to replicas; nil: TCP. Transport, where there is one, has its own.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Transport asks the replicas; nil: a transport of its own.
@@ -54,9 +56,11 @@ type Observer struct {
 	log      *slog.Logger
 	clock    func() fleet.Time
 	client   *http.Client
+	loads    *http.Client // for loads of adapters, which take their time
 	auth     string
 
 	models atomic.Pointer[[]string]
+	plan   atomic.Pointer[AdapterPlan]
 	snap   atomic.Pointer[fleet.Snapshot]
 	nudge  chan struct{}
 	source chan Source
@@ -105,7 +109,14 @@ func New(o Options) *Observer {
 	}
 	// A redirect would let a replica point us elsewhere with its key.
 	ob.client = &http.Client{Transport: rt, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	ob.loads = &http.Client{Transport: rt, CheckRedirect: ob.client.CheckRedirect}
+	if t, ok := rt.(*http.Transport); ok {
+		slow := t.Clone()
+		slow.ResponseHeaderTimeout = loadTimeout
+		ob.loads.Transport = slow
+	}
 	ob.SetModels(o.Models)
+	ob.SetAdapters(o.Adapters)
 	ob.source <- o.Source
 	return ob
 }
@@ -215,7 +226,9 @@ func (o *Observer) start(ctx context.Context, t Target) *endpoint {
 	e.setDrained(now, o.drained[t.ID])
 	e.listed(now, t)
 	e.compose()
+	e.loader = loader{base: t.URL, auth: o.auth, client: o.loads}
 	o.wg.Go(func() { e.run(ctx) })
+	o.wg.Go(func() { e.keepLoaded(ctx) })
 	return e
 }
 

@@ -36,6 +36,8 @@ type fakeReplica struct {
 	asked   int
 	key     string // value that Authorization must have
 	json    bool   // /metrics answers JSON, the exposition is beside it
+	// load answers /v1/load_lora_adapter; nil: nothing but GETs may come.
+	load func(body string) (status int, answer string)
 }
 
 type fakeFleet struct {
@@ -61,6 +63,11 @@ func (f *fakeFleet) RoundTrip(req *http.Request) (*http.Response, error) {
 		c = *r
 	}
 	f.mu.Unlock()
+	if c.load != nil && req.Method == http.MethodPost && req.URL.Path == "/v1/load_lora_adapter" {
+		body, _ := io.ReadAll(req.Body)
+		status, answer := c.load(string(body))
+		return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(answer)), Request: req}, nil
+	}
 	if req.Method != http.MethodGet {
 		return nil, fmt.Errorf("a %s to a replica", req.Method)
 	}

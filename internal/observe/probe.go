@@ -28,7 +28,8 @@ const (
 // errNoMetrics says that the engine exports none.
 var errNoMetrics = errors.New("no metrics: the engine answers 404")
 
-// prober asks one endpoint. It sends GETs only.
+// prober asks one endpoint. It sends GETs only; loader is the one that changes
+// anything there.
 type prober struct {
 	base   string
 	auth   string // value of the Authorization header, "" none
