@@ -100,7 +100,7 @@ const wrongShape = "The size of tensor a (64) must match the size of tensor b (9
 func TestAdaptersAreLoaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hosts := []string{"a:1", "b:1"}
-		ob, f, state := watched(t, hosts, Options{Adapters: AdapterPlan{Names: []string{"bad", "good"}, Path: "/adapters/{name}"}})
+		ob, f, state := watched(t, hosts, Options{})
 		s := shelves(f, hosts...)
 		for _, h := range hosts {
 			s[h].refuse = func(name, path string, _ int) (int, string) {
@@ -112,7 +112,9 @@ func TestAdaptersAreLoaded(t *testing.T) {
 		}
 		s["b:1"].listed = []string{"good"}
 		f.set("b:1", func(r *fakeReplica) { r.models = s["b:1"].models() })
-		time.Sleep(3 * time.Second)
+		time.Sleep(2 * modelsEvery) // the list is read
+		ob.SetAdapters(AdapterPlan{Names: []string{"bad", "good"}, Path: "/adapters/{name}"})
+		time.Sleep(5 * time.Second)
 		for _, h := range hosts {
 			e := state()[h]
 			phase(t, e, fleet.PhaseReady, "")
@@ -156,7 +158,7 @@ func TestAdaptersAreLoaded(t *testing.T) {
 // rests then.
 func TestAdapterLoadsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, f, state := watched(t, []string{"a:1"}, Options{Adapters: AdapterPlan{Names: []string{"slow", "next"}, Path: "/x/{name}"}})
+		ob, f, state := watched(t, []string{"a:1"}, Options{})
 		s := shelves(f, "a:1")["a:1"]
 		s.refuse = func(name, _ string, call int) (int, string) {
 			if name == "slow" && call < 8 {
@@ -164,7 +166,8 @@ func TestAdapterLoadsBackOff(t *testing.T) {
 			}
 			return 0, ""
 		}
-		time.Sleep(2500 * time.Millisecond)
+		ob.SetAdapters(AdapterPlan{Names: []string{"slow", "next"}, Path: "/x/{name}"})
+		time.Sleep(4500 * time.Millisecond)
 		if got := adapterText(state()["a:1"], "slow"); got != "loading: engine is starting" {
 			t.Errorf("slow is %s", got)
 		}
@@ -190,13 +193,14 @@ func TestAdapterLoadsBackOff(t *testing.T) {
 // that says it loaded and never lists it is asked again, too.
 func TestAdaptersComeBackAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, f, state := watched(t, []string{"a:1"}, Options{Adapters: AdapterPlan{Names: []string{"x"}, Path: "/x/{name}"}})
+		ob, f, state := watched(t, []string{"a:1"}, Options{})
 		s := shelves(f, "a:1")["a:1"]
+		ob.SetAdapters(AdapterPlan{Names: []string{"x"}, Path: "/x/{name}"})
 		text := func(start int) string {
 			return fmt.Sprintf("vllm:num_requests_running 0\nprocess_start_time_seconds %d\n", start)
 		}
 		f.set("a:1", func(r *fakeReplica) { r.metrics = text(100) })
-		time.Sleep(3 * time.Second)
+		time.Sleep(5 * time.Second)
 		f.set("a:1", func(r *fakeReplica) { r.models = s.models() })
 		time.Sleep(time.Minute)
 		if s.called("x") != 1 || adapterText(state()["a:1"], "x") != "listed" {
