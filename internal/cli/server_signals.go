@@ -131,8 +131,10 @@ func (g *signals) pools() []metricsapi.Pool {
 		if r := g.s.cluster.last(p.Name); r != nil {
 			mp.Metrics["penstock_offered_work"] = metricsapi.Reading{Value: r.Offered, At: told(r)}
 		}
-		// What waits here is this process's own knowledge: nobody waiting is a true 0.
-		mp.Metrics["penstock_held_requests"] = metricsapi.Reading{Value: float64(p.Flow.Stats().Totals.Held), At: time.Now()}
+		// What waits here is this process's own knowledge: nobody waiting is a true 0. Any
+		// of several routers may be asked, so what others told of counts, too.
+		w := p.Flow.Waiting(0)
+		mp.Metrics["penstock_held_requests"] = metricsapi.Reading{Value: float64(w.Held + w.Late), At: time.Now()}
 		if snap := p.Observer.Snapshot(); snap != nil {
 			g.gauges(&mp, snap)
 			g.rates(&mp)
