@@ -211,6 +211,13 @@ func (q *Quotas) Balance(now fleet.Time, i int32) Balance {
 	return Balance{Name: a.name, Rule: a.rule, Left: a.level, Reserved: a.reserved, Charged: a.charged, Reset: a.until(now, a.rule.Limit)}
 }
 
+// Left returns what is left of an account; negative: debt.
+func (q *Quotas) Left(now fleet.Time, i int32) int64 {
+	a := &q.accounts[i]
+	a.refill(now)
+	return a.level
+}
+
 // Rule returns the rule of an account.
 func (q *Quotas) Rule(i int32) Rule { return q.accounts[i].rule }
 

@@ -74,8 +74,11 @@ func (c *call) tellLimits() {
 		return
 	}
 	h := c.w.Header()
-	for _, f := range c.quota.lease.Head {
-		h[f.Name] = []string{f.Value}
+	fields := c.quota.lease.Head
+	values := make([]string, len(fields))
+	for i, f := range fields {
+		values[i] = f.Value
+		h[f.Name] = values[i : i+1 : i+1]
 	}
 }
 

@@ -20,32 +20,47 @@ var headNames = [2][3]string{
 
 // head describes the accounts of a request. m.mu is held.
 func (m *Meter) head(now fleet.Time, accounts []int32) []HeadField {
-	var tight [2]*admit.Balance
+	tight, left := [2]int32{-1, -1}, [2]int64{}
 	for _, k := range accounts {
-		b := m.q.Balance(now, k)
 		kind := 1
-		switch b.Rule.Measure {
+		switch m.q.Rule(k).Measure {
 		case admit.Concurrent, admit.Money:
 			continue
 		case admit.Requests:
 			kind = 0
 		}
+		n := m.q.Left(now, k)
 		if m.remote != nil {
-			b.Left += m.remote.elsewhere(k)
+			n += m.remote.elsewhere(k)
 		}
-		if t := tight[kind]; t == nil || float64(b.Left)/float64(b.Rule.Limit) < float64(t.Left)/float64(t.Rule.Limit) {
-			tight[kind] = &b
+		if t := tight[kind]; t < 0 || float64(n)/float64(m.q.Rule(k).Limit) < float64(left[kind])/float64(m.q.Rule(t).Limit) {
+			tight[kind], left[kind] = k, n
 		}
 	}
-	var out []HeadField
-	for kind, b := range tight {
-		if b == nil {
+	var room [64]byte
+	text, ends := room[:0], make([]int, 0, 4) // both numbers of both kinds
+	for kind, k := range tight {
+		if k >= 0 {
+			text = strconv.AppendInt(text, m.q.Rule(k).Limit, 10)
+			ends = append(ends, len(text))
+			text = strconv.AppendInt(text, max(left[kind], 0), 10)
+			ends = append(ends, len(text))
+		}
+	}
+	if len(ends) == 0 {
+		return nil
+	}
+	numbers, at := string(text), 0
+	out := make([]HeadField, 0, 6)
+	for kind, k := range tight {
+		if k < 0 {
 			continue
 		}
 		n := &headNames[kind]
-		out = append(out, HeadField{n[0], strconv.FormatInt(b.Rule.Limit, 10)},
-			HeadField{n[1], strconv.FormatInt(max(b.Left, 0), 10)},
-			HeadField{n[2], b.Reset.Round(time.Millisecond).String()})
+		limit, remaining := numbers[at:ends[0]], numbers[ends[0]:ends[1]]
+		at, ends = ends[1], ends[2:]
+		out = append(out, HeadField{n[0], limit}, HeadField{n[1], remaining},
+			HeadField{n[2], m.q.Balance(now, k).Reset.Round(time.Millisecond).String()})
 	}
 	return out
 }

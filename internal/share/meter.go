@@ -53,7 +53,17 @@ type Meter struct {
 	lengths map[string]*admit.Lengths
 	paces   map[string]float64 // seconds for a token of a model's answers, moving
 	remote  *remote            // nil without a store
+	drawn   map[drawer][]int32 // accounts of those who were here before
 }
+
+// drawer is who draws on accounts.
+type drawer struct {
+	t          *Tenant // of the policy in force
+	key, model string
+}
+
+// mostDrawers bounds what is remembered of them.
+const mostDrawers = 8192
 
 // NewMeter returns a Meter. With a store, Run keeps its leases alive.
 func NewMeter(o Options) *Meter {
@@ -69,7 +79,12 @@ func NewMeter(o Options) *Meter {
 }
 
 // SetPolicy replaces the limits. What was used and what runs stays counted.
-func (m *Meter) SetPolicy(p *Policy) { m.policy.Store(p) }
+func (m *Meter) SetPolicy(p *Policy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.policy.Store(p)
+	m.drawn = nil
+}
 
 // Ask is a request that wants in.
 type Ask struct {
@@ -127,9 +142,9 @@ func (m *Meter) Precheck(tenant, key string) *Refused {
 	defer m.mu.Unlock()
 	now := m.o.Clock()
 	t := m.policy.Load().Tenants[tenant]
-	accounts := m.accounts(now, t, key, "", nil)
+	accounts := m.accounts(now, t, key, "")
 	for _, a := range accounts {
-		if b := m.q.Balance(now, a); b.Left <= 0 {
+		if m.q.Left(now, a) <= 0 {
 			_, no := m.q.Reserve(now, accounts, admit.Usage{Requests: 1, Prompt: 1}, m.price(""))
 			if no == nil {
 				return nil
@@ -157,7 +172,7 @@ func (m *Meter) Reserve(ctx context.Context, a Ask) (*Lease, *Refused) {
 	}
 	n := int64(max(a.N, 1))
 	most := admit.Usage{Requests: 1, Prompt: int64(a.Prompt), Output: n * int64(admit.Cap(a.MaxTokens, t.OutputCap, learned))}
-	accounts := m.accounts(now, t, a.Key, a.Model, make([]int32, 0, 8))
+	accounts := m.accounts(now, t, a.Key, a.Model)
 	if a.MaxTokens == 0 {
 		most.Output = m.fit(accounts, most, n)
 	}
@@ -175,7 +190,7 @@ func (m *Meter) Reserve(ctx context.Context, a Ask) (*Lease, *Refused) {
 	}
 	l := &Lease{m: m, id: id, model: a.Model, prompt: int64(a.Prompt), most: most.Output, Head: m.head(now, accounts)}
 	for _, k := range accounts {
-		l.hard = l.hard || m.q.Balance(now, k).Rule.Hard
+		l.hard = l.hard || m.q.Rule(k).Hard
 	}
 	return l, nil
 }
@@ -204,9 +219,23 @@ func (p *Policy) price(model string) admit.Price {
 
 func (m *Meter) price(model string) admit.Price { return m.policy.Load().price(model) }
 
-// accounts appends the accounts that a request draws on. Without a model it is those
-// of all models only. m.mu is held.
-func (m *Meter) accounts(now fleet.Time, t *Tenant, key, model string, out []int32) []int32 {
+// accounts returns the accounts that a request draws on, not to be changed. Without a
+// model it is those of all models only. m.mu is held.
+func (m *Meter) accounts(now fleet.Time, t *Tenant, key, model string) []int32 {
+	who := drawer{t, key, model}
+	if known, ok := m.drawn[who]; ok {
+		return known
+	}
+	out := m.find(now, t, key, model)
+	if m.drawn == nil || len(m.drawn) >= mostDrawers {
+		m.drawn = map[drawer][]int32{}
+	}
+	m.drawn[who] = out
+	return out
+}
+
+// find makes the accounts of a request, or finds them.
+func (m *Meter) find(now fleet.Time, t *Tenant, key, model string) (out []int32) {
 	var b [192]byte
 	for i := range t.Limits {
 		l := &t.Limits[i]

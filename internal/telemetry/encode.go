@@ -45,9 +45,10 @@ func nanos(t time.Time) uint64 {
 	return uint64(t.UnixNano())
 }
 
-// attr writes a KeyValue.
-func attr(a *Attr) proto {
-	var v proto
+// attr appends a KeyValue.
+func (p proto) attr(a *Attr) proto {
+	var room [128]byte
+	v := proto(room[:0])
 	switch a.T {
 	case TypeInt:
 		v = v.uint(3, uint64(a.I))
@@ -62,12 +63,13 @@ func attr(a *Attr) proto {
 	default:
 		v = proto(protowire.AppendString(protowire.AppendTag(v, 1, protowire.BytesType), strings.ToValidUTF8(a.S, "\ufffd")))
 	}
-	return proto(nil).text(1, a.Key).bytes(2, v)
+	return p.text(1, a.Key).bytes(2, v)
 }
 
 func (p proto) attrs(field int, list []Attr) proto {
+	var room [256]byte
 	for i := range list {
-		p = p.bytes(field, attr(&list[i]))
+		p = p.bytes(field, proto(room[:0]).attr(&list[i]))
 	}
 	return p
 }
@@ -89,9 +91,10 @@ func (e *Exporter) wrap(items proto) []byte {
 }
 
 func (e *Exporter) encodeSpans(list []*Span) []byte {
-	var items proto
+	items := make(proto, 0, 1024*len(list))
+	var room [1024]byte
 	for _, s := range list {
-		p := proto(nil).bytes(1, s.Trace[:]).bytes(2, s.Span[:])
+		p := proto(room[:0]).bytes(1, s.Trace[:]).bytes(2, s.Span[:])
 		if s.Parent != (SpanID{}) {
 			p = p.bytes(4, s.Parent[:])
 		}
