@@ -83,7 +83,7 @@ func (q *bodies) read(w http.ResponseWriter, r *http.Request, start time.Time) (
 	if err != nil {
 		return nil, 0, err
 	}
-	ctl := http.NewResponseController(w)
+	ctl := *http.NewResponseController(w) // a copy, which needs no heap
 	n := 0
 	// A writer that knows no deadlines has limits of its own.
 	ctl.SetReadDeadline(start.Add(uploadGrace + time.Duration(size)*time.Second/uploadPace))

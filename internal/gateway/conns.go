@@ -46,10 +46,16 @@ type connections struct {
 // doorway is one connection.
 type doorway struct {
 	addr  string
-	spoke bool // a byte of a request was read
+	spoke atomic.Bool // a byte of a request was read
 	// reading is whether the request that was begun has not reached its handler.
 	reading atomic.Bool
 	holder  *holder // of the key that it last spoke for; nil: none
+}
+
+// asks notes that a request has begun.
+func (d *doorway) asks() {
+	d.spoke.Store(true)
+	d.reading.Store(true)
 }
 
 // doorwayKey finds the doorway of a connection in the context of its requests.
@@ -101,8 +107,7 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if d := c.open[nc]; d != nil {
-			d.spoke = true
-			d.reading.Store(true)
+			d.asks()
 		}
 	case http.StateIdle:
 		c.mu.Lock()
@@ -159,7 +164,7 @@ func (c *connections) fresh() int {
 	defer c.mu.Unlock()
 	n := 0
 	for _, d := range c.open {
-		if !d.spoke || d.reading.Load() {
+		if !d.spoke.Load() || d.reading.Load() {
 			n++
 		}
 	}

@@ -28,7 +28,11 @@ func newLoop(s *Server, watch *relay.Client) *loop {
 		Open: func(nc net.Conn) (context.Context, h1.Visitor) {
 			ctx := s.ConnContext(context.Background(), nc)
 			s.conns.state(nc, http.StateNew)
-			return ctx, visitor{s.conns, nc}
+			v := &visitor{c: s.conns, nc: nc}
+			if v.d, _ = ctx.Value(doorwayKey{}).(*doorway); v.d == nil {
+				v.d = &doorway{} // nobody counts
+			}
+			return ctx, v
 		},
 		Other: func(nc net.Conn, read []byte) {
 			to, ok := relay.WithRead(nc, read)
@@ -46,13 +50,14 @@ func newLoop(s *Server, watch *relay.Client) *loop {
 type visitor struct {
 	c  *connections
 	nc net.Conn
+	d  *doorway
 }
 
 // Asks implements h1.Visitor.
-func (v visitor) Asks() { v.c.state(v.nc, http.StateActive) }
+func (v *visitor) Asks() { v.d.asks() }
 
 // Rests implements h1.Visitor.
-func (v visitor) Rests() { v.c.state(v.nc, http.StateIdle) }
+func (v *visitor) Rests() { v.d.reading.Store(false) }
 
 // Leaves implements h1.Visitor.
-func (v visitor) Leaves() { v.c.state(v.nc, http.StateClosed) }
+func (v *visitor) Leaves() { v.c.state(v.nc, http.StateClosed) }

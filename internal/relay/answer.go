@@ -285,7 +285,7 @@ type flusher interface{ FlushError() error }
 // writer writes to a client with a deadline for each write.
 type writer struct {
 	w      http.ResponseWriter
-	ctl    *http.ResponseController
+	ctl    http.ResponseController
 	flush  flusher // nil: the answer is sent on when it is whole
 	wait   time.Duration
 	by     time.Time
@@ -293,10 +293,10 @@ type writer struct {
 }
 
 func newWriter(w http.ResponseWriter, wait time.Duration, stream bool) *writer {
-	o := &writer{w: w, wait: wait, ctl: http.NewResponseController(w)}
+	o := &writer{w: w, wait: wait, ctl: *http.NewResponseController(w)}
 	if stream {
 		if o.flush, _ = w.(flusher); o.flush == nil {
-			o.flush = plainFlusher{o.ctl}
+			o.flush = plainFlusher{&o.ctl}
 		}
 	}
 	return o

@@ -33,6 +33,7 @@ type conn struct {
 	got    bool      // something came in answer to the current request
 	since  time.Time // when it began to idle
 	gone   atomic.Bool
+	end    func() // close, so that asking for it takes no memory
 
 	readBy, writeBy time.Time // deadlines in force
 	out             []byte    // request head, and a small body
@@ -60,6 +61,7 @@ func (r *replica) dial(ctx context.Context, polled bool) (*conn, error) {
 	r.c.stats.dialed.Add(1)
 	r.c.stats.open.Add(1)
 	x := &conn{rep: r, nc: nc}
+	x.end = x.close
 	if polled {
 		if c, ok := r.c.polls.adopt(nc); ok {
 			x.nc, x.poll = c, c

@@ -106,7 +106,7 @@ type Answer struct {
 func (x *conn) exchange(ctx context.Context, r *Request, now time.Time) (*Answer, *Failure) {
 	x.needBuffer()
 	x.got = false
-	stop := context.AfterFunc(ctx, x.close)
+	stop := context.AfterFunc(ctx, x.end)
 	sendErr := x.send(now, r)
 	wait := x.rep.c.o.FirstByte
 	if sendErr != nil {
