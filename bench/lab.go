@@ -62,7 +62,7 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 }
 
 // contenderOrder is the order in which contenders start, run and are printed.
-var contenderOrder = []string{"direct", reference, "haproxy", "envoy", "reverseproxy", "rawfloor", "penstock", "penstock-epoll", "penstock-boundary",
+var contenderOrder = []string{"direct", reference, "haproxy", "envoy", "reverseproxy", "rawfloor", "penstock", "penstock-portable", "penstock-boundary",
 	"penstock-1000", "sglang-rr", "sglang-ca", "smg-rr", "smg-ca", "vllm-rr", "vllm-ca", "litellm"}
 
 // onlyByName are contenders and works that run only where they are named.
@@ -76,7 +76,7 @@ func wanted(list, name string) bool {
 func (l *lab) startAll(ctx context.Context) error {
 	starts := map[string]func(listen string) (*contender, error){
 		"direct": l.direct, reference: l.startNginx, "reverseproxy": l.startPlain("reverseproxy"),
-		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock("portable"), "penstock-epoll": l.startPenstock("epoll"),
+		"rawfloor": l.startPlain("rawfloor"), "penstock": l.startPenstock(""), "penstock-portable": l.startPenstock("portable"),
 		"penstock-boundary": l.startBoundary, "penstock-1000": l.startThousand,
 	}
 	for _, p := range peers {
@@ -131,7 +131,8 @@ func (l *lab) startPlain(role string) func(string) (*contender, error) {
 	}
 }
 
-// startPenstock starts penstock serve with one of its ways to carry streams.
+// startPenstock starts penstock serve with one of its ways to carry streams; "": as it
+// comes.
 func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
 	return func(listen string) (*contender, error) {
 		if _, err := os.Stat(l.s.penstock); err != nil {
@@ -145,7 +146,7 @@ func (l *lab) startPenstock(streams string) func(string) (*contender, error) {
 		for _, a := range l.engineAddr {
 			args = append(args, "--replica", "http://"+a)
 		}
-		cmd, err := l.spawn("penstock-"+streams, "/usr/bin/env", args...)
+		cmd, err := l.spawn(strings.TrimSuffix("penstock-"+streams, "-"), "/usr/bin/env", args...)
 		return &contender{addr: listen, cmd: cmd, ready: "http://" + listen + "/readyz", admin: admin[0]}, err
 	}
 }
@@ -162,7 +163,7 @@ func (l *lab) startThousand(listen string) (*contender, error) {
 	four := l.engineAddr
 	defer func() { l.engineAddr = four }()
 	l.engineAddr = addrs
-	return l.startPenstock("portable")(listen)
+	return l.startPenstock("")(listen)
 }
 
 // boundaryConf turns on what the gateway has at its boundary: keys, limits of several

@@ -56,7 +56,7 @@ func works(s settings) []work {
 	all := []work{
 		// First, so that the memory that it takes is seen from a fresh process.
 		{name: "index-16k", unit: "request", run: fixed(16, 20000, uniqueRequests()), once: true,
-			skip: map[string]bool{"direct": true, "rawfloor": true, "penstock-epoll": true, "penstock-boundary": true, "litellm": true}},
+			skip: map[string]bool{"direct": true, "rawfloor": true, "penstock-portable": true, "penstock-boundary": true, "litellm": true}},
 		{name: "chat-2k", unit: "request", run: closed(8, chatRequests()), warm: warm, length: long},
 		{name: "chat-2k-open", unit: "request", run: open(500, chatRequests()), warm: warm, length: long},
 		{name: "sse-chunk", unit: "chunk", run: streams(50, 10*time.Millisecond), length: long},

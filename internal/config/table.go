@@ -156,8 +156,8 @@ var listenObject = &object{name: "listen", fields: []field{
 }}
 
 var relayObject = &object{name: "relay", fields: []field{
-	text("streams", "portable: a goroutine for each stream. epoll: streams of plaintext HTTP/1.1 clients in an epoll set; Linux only.",
-		func(r *Relay) *string { return &r.Streams }, def("portable"), oneOf("portable", "epoll")),
+	text("streams", "How plaintext HTTP/1.1 clients are served. epoll: in a loop of our own, their streams in an epoll set; where there is none it is portable. portable: by net/http, with a goroutine for each stream.",
+		func(r *Relay) *string { return &r.Streams }, def("epoll"), oneOf("epoll", "portable")),
 	length("firstByte", "Longest wait for the first byte of an answer. It is never retried elsewhere.",
 		func(r *Relay) *time.Duration { return &r.FirstByte }, def("15m")),
 	length("idle", "Longest silence within an answer; the stream then ends with an error.",
