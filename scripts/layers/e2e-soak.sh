@@ -7,7 +7,7 @@
 set -euo pipefail
 if [ "$(uname)" != Linux ]; then
   # So many at once that each replica's share and the door are full, and all are answered.
-build/bench -repeats 1 -works crowd-10000-h2 -contenders penstock,penstock-epoll
+build/bench -repeats 1 -works crowd-10000-h2 -contenders penstock,penstock-portable
 echo "LAYER: needs Linux, whose /proc tells what a process holds"
   exit 77
 fi
