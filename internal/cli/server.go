@@ -484,6 +484,7 @@ func (s *server) Run(ctx context.Context) error {
 		wg.Go(func() { _ = p.observer.Run(watch) })
 	}
 	wg.Go(func() { s.watchKeys(watch) })
+	wg.Go(func() { s.endStreams(watch) })
 	wg.Go(func() { s.meter.Run(watch) })
 	for _, run := range s.background {
 		wg.Go(func() { run(watch) })

@@ -262,6 +262,10 @@ func (c *clusterScaling) openKEDA() error {
 	if addr == "" {
 		return nil
 	}
+	if !config.IsLoopback(addr) && c.s.tls == nil && !c.s.o.Config.Listen.KEDAPlaintext {
+		return usagef("set tls.cert and tls.key, or listen.kedaPlaintext: true where only KEDA can reach it",
+			"refusing to tell %s without TLS how busy the pools are", addr)
+	}
 	var err error
 	if c.kedaLn, err = listen("the external scaler", "listen.keda", addr); err != nil {
 		return err

@@ -40,7 +40,7 @@ func newFront(s *server, key uint64) (*front, error) {
 	f := &front{relay: relay.New(s.relayOptions(s.o.Config.Relay, trust))}
 	f.cat.Store(cat)
 	f.h = gateway.New(gateway.Options{
-		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, Quotas: s.meter, Router: s.router, HashKey: key,
+		Catalogue: cat, Relay: f.relay, Auth: s.guard.auth, EndStreams: s.o.Config.Auth.EndStreams, Quotas: s.meter, Router: s.router, HashKey: key,
 		Registerer: s.reg, Clock: s.clock, Log: s.log, Ready: s.Ready,
 		Tracer: s.recording.tracer, Prompts: s.recording.prompts,
 		MaxBody: int64(s.cfg.Limits.BodyBytes), MaxBodies: int64(s.cfg.Limits.BodiesBytes),

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/x509"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/config"
@@ -109,6 +110,26 @@ func (s *server) reloadKeys() {
 	}
 	s.auditKeys(was, k.Summary(time.Now()))
 	s.log.Info("keys reloaded", "before", before, "now", k.Len())
+}
+
+// endStreams ends requests whose key was revoked or has expired, until ctx ends.
+// Callers by token or certificate have names that are no ids of keys.
+func (s *server) endStreams(ctx context.Context) {
+	k := s.guard.keys
+	if k == nil || !s.Config().Auth.EndStreams {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(keysInterval):
+		}
+		now := time.Now()
+		if n := s.front.h.EndStreams(func(id string) bool { return strings.Contains(id, ":") || k.Open(id, now) }); n > 0 {
+			s.log.Info("requests ended with their key", "requests", n)
+		}
+	}
 }
 
 // watchKeys reloads the file of keys when it changes, until ctx ends.

@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -62,21 +63,22 @@ func (s *server) openShare(random []byte) error {
 				"share.secretFile: %s holds %d bytes, at least %d are needed: a secret that can be guessed lets anybody tell this router what to believe", c.Share.SecretFile, len(secret), secretLeast)
 		}
 	}
-	if err := s.openHashKey(random, secret); err != nil {
-		return err
-	}
 	peers := peerList(c)
-	if len(peers) == 0 && c.Share.Listen == "" {
-		return nil
-	}
-	if len(secret) == 0 {
+	shares := len(peers) > 0 || c.Share.Listen != ""
+	if shares && len(secret) == 0 {
 		for _, a := range append(append([]string(nil), peers...), c.Share.Listen) {
 			if a != "" && (strings.HasPrefix(a, "dns:") || !config.IsLoopback(a)) {
 				return usagef("make one with `openssl rand -hex 32`, the same for all routers, and name its file in share.secretFile",
 					"refusing to share with %s without a secret: anyone who reaches it could tell this router what to believe", a)
 			}
 		}
-		s.hashKey = share.Derive(nil, "prompts")
+		var err error
+		if secret, err = s.machineSecret(); err != nil {
+			return err
+		}
+	}
+	if err := s.openHashKey(random, secret); err != nil || !shares {
+		return err
 	}
 	if c.Share.Listen != "" {
 		ln, err := listen("the exchange with other routers", "share.listen", c.Share.Listen)
@@ -91,6 +93,57 @@ func (s *server) openShare(random []byte) error {
 	})
 	s.background = append(s.background, func(ctx context.Context) { s.exchange.Run(ctx, s.shareLn) })
 	return nil
+}
+
+// machineSecret is the secret of routers that share on loopback and were given none:
+// one that the first of them draws and keeps for this user of the machine.
+func (s *server) machineSecret() ([]byte, error) {
+	const hint = "make a secret with `openssl rand -hex 32`, the same for all routers, and name its file in share.secretFile"
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return nil, usagef(hint, "sharing without a secret needs a place to keep one: %v", err)
+	}
+	path := filepath.Join(dir, "penstock", "share.secret")
+	b, err := drawnSecret(path)
+	if err != nil {
+		return nil, failf(hint, "%v", err)
+	}
+	s.log.Info("share.secretFile is not set: routers of this user on this machine share with a secret that one of them drew", "file", path)
+	return b, nil
+}
+
+// drawnSecret reads a secret from a file that is its owner's alone, and draws one where
+// there is none. Of several that do so at once all read that of the first.
+func drawnSecret(path string) ([]byte, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		f, err := os.CreateTemp(filepath.Dir(path), ".share.secret-*")
+		if err != nil {
+			return nil, err
+		}
+		defer os.Remove(f.Name())
+		_, err = f.WriteString(rand.Text() + rand.Text() + "\n")
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("%s can be read by others", path)
+	}
+	v, err := config.ReadSecret(path)
+	if err != nil {
+		return nil, err
+	}
+	return []byte(v.Reveal()), nil
 }
 
 // openHashKey sets the key that prompts are hashed with. Nobody without it can find

@@ -48,6 +48,8 @@ type Listen struct {
 	Prometheus string
 	// Metrics is the aggregated metrics API for HPAs, KEDA the external scaler.
 	Metrics, KEDA string
+	// KEDAPlaintext lets the external scaler listen beyond loopback without TLS.
+	KEDAPlaintext bool
 }
 
 // Limits bound what one request may ask for, and what one client may hold. Those of
@@ -206,6 +208,8 @@ type Auth struct {
 	JWT      []JWT
 	EPP      string // of the endpoint picker's requests: required, optional
 	Admin    string // of the admin API: local, keys
+	// EndStreams ends requests under way when their key is revoked or expires.
+	EndStreams bool
 }
 
 // JWT is one issuer of tokens.

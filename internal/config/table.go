@@ -153,6 +153,8 @@ var listenObject = &object{name: "listen", fields: []field{
 		checked(checkAddr)),
 	text("keda", "External scaler for KEDA (gRPC), host:port; empty turns it off.", func(l *Listen) *string { return &l.KEDA },
 		checked(checkAddr)),
+	ref(kindBool, "kedaPlaintext", "Let the external scaler listen beyond loopback without TLS: whoever reaches it reads how busy the pools are. For a network where only KEDA does.",
+		func(l *Listen) *bool { return &l.KEDAPlaintext }),
 }}
 
 var relayObject = &object{name: "relay", fields: []field{
@@ -304,6 +306,8 @@ var authObject = &object{name: "auth", fields: []field{
 		func(a *Auth) *string { return &a.EPP }, def("required"), oneOf("required", "optional")),
 	text("admin", "Who may use the admin API: local, whoever reaches it, on loopback only; keys, whose key or token has a role (read, operate, admin).",
 		func(a *Auth) *string { return &a.Admin }, def("local"), oneOf("local", "keys")),
+	ref(kindBool, "endStreams", "End requests under way within 2 s when their key of keysFile is revoked or expires, streams with an error event. Else they finish.",
+		func(a *Auth) *bool { return &a.EndStreams }),
 }}
 
 var jwtObject = &object{name: "a jwt issuer", id: "issuer", fields: []field{

@@ -56,7 +56,8 @@ type call struct {
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
-	salt     string // cache salt that replicas get; "": the client's
+	watch    *watched // nil: the request may outlive its key
+	salt     string   // cache salt that replicas get; "": the client's
 
 	// learn is set once the answer is good: what the pool's engines lack, as the first
 	// refusal said; nil: nothing.
@@ -155,6 +156,7 @@ func (c *call) prepare() error {
 	if fault := c.enterDoor(); fault != nil {
 		return fault
 	}
+	c.watchKey()
 	if err := c.precheck(); err != nil {
 		return err
 	}
@@ -253,7 +255,7 @@ func (c *call) address() {
 	c.splice()
 	o.Informational = c.informational
 	o.Waiter = c
-	if c.scan.Stream && !c.quota.lease.Hard() && c.h.o.Relay.Polls() && c.r.ProtoMajor == 1 && c.r.ProtoMinor == 1 && c.r.TLS == nil {
+	if c.scan.Stream && !c.quota.lease.Hard() && c.watch == nil && c.h.o.Relay.Polls() && c.r.ProtoMajor == 1 && c.r.ProtoMinor == 1 && c.r.TLS == nil {
 		c.back, _ = c.ctx.Value(backKey{}).(*relay.Back)
 	}
 	o.Polled = c.back != nil
@@ -305,6 +307,9 @@ func (c *call) giveUp(err error) {
 // answer: a client that only closed its sending side must not take silence for an
 // empty success.
 func (c *call) left() {
+	if c.revoked() && !c.began {
+		c.turnOut()
+	}
 	c.outcome.Kind = fleet.OutcomeClientGone
 	c.status = wire.StatusClientClosed
 	panic(http.ErrAbortHandler)

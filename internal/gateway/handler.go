@@ -50,6 +50,8 @@ type Options struct {
 	Prompts *promptlog.Log
 	// Registerer takes the metrics; nil: they are counted and not shown.
 	Registerer prometheus.Registerer
+	// EndStreams makes requests end when their key does, see Handler.EndStreams.
+	EndStreams bool
 	// Clock is that of the pools; nil: the wall clock.
 	Clock func() fleet.Time
 	Log   *slog.Logger // nil: discard
@@ -77,6 +79,7 @@ type Handler struct {
 	conns     connections
 	rollouts  *Rollouts
 	refusals  refusals
+	watches   watches
 }
 
 // New returns a Handler.

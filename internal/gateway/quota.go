@@ -91,10 +91,15 @@ func (c *call) count(n int) {
 	}
 }
 
-// sayStopped ends a stream that a hard limit cut with an error event.
+// sayStopped ends a stream that a hard limit, or the end of its key, cut with an error
+// event.
 func (c *call) sayStopped() {
 	fault := wire.Error{Status: http.StatusTooManyRequests, Code: wire.CodeRateLimited,
 		Message: "the limit of tokens was reached within this answer; what came so far is incomplete"}
+	if !c.quota.stopped {
+		fault.Status, fault.Code = http.StatusUnauthorized, wire.CodeUnauthorized
+		fault.Message = "the API key was closed within this answer; what came so far is incomplete"
+	}
 	c.fault, c.source = fault.Code, "gateway"
 	c.outcome.Kind = fleet.OutcomeOK // the replica did what it was asked for
 	last := append([]byte(nil), c.answer.Gap()...)
@@ -115,7 +120,7 @@ func (c *call) settle() {
 		return
 	}
 	u, estimated := c.usage()
-	whole := c.outcome.Kind == fleet.OutcomeOK && !q.stopped
+	whole := c.outcome.Kind == fleet.OutcomeOK && !q.stopped && !c.revoked()
 	if whole {
 		q.lease.Pace(u.Output, c.upstream)
 	}

@@ -75,6 +75,16 @@ func (k *Keys) Find(text string, now time.Time) (Caller, bool) {
 	return Caller{Tenant: key.Tenant, Key: key.ID, Class: key.Class, Scopes: &key.Scopes}, true
 }
 
+// Open reports whether the key with a public id still opens.
+func (k *Keys) Open(id string, now time.Time) bool {
+	l := (*k.keys.Load())[id]
+	if l == nil {
+		return false
+	}
+	s := l.State(now)
+	return s == "active" || s == "rotating"
+}
+
 // IsKey reports whether a credential has the shape of a key of ours, valid or not.
 func IsKey(text string) bool {
 	return len(text) >= len(keyPrefix) && text[:len(keyPrefix)] == keyPrefix

@@ -41,7 +41,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $listen := dict "http" "0.0.0.0:8080" "admin" "127.0.0.1:9900" "prometheus" "0.0.0.0:9901" -}}
 {{- if .Values.epp.enabled }}{{ $_ := set $listen "epp" "0.0.0.0:9002" }}{{ end -}}
 {{- if include "penstock.hand" (dict "root" . "hand" "hpa") }}{{ $_ := set $listen "metrics" "0.0.0.0:6443" }}{{ end -}}
-{{- if include "penstock.hand" (dict "root" . "hand" "keda") }}{{ $_ := set $listen "keda" "0.0.0.0:9903" }}{{ end -}}
+{{- if include "penstock.hand" (dict "root" . "hand" "keda") }}{{ $_ := set $listen "keda" "0.0.0.0:9903" }}{{ $_ := set $listen "kedaPlaintext" true }}{{ end -}}
 {{- $auth := dict -}}
 {{- if .Values.auth.keysSecret }}{{ $_ := set $auth "keysFile" (printf "/etc/penstock/keys/%s" .Values.auth.keysKey) }}{{ end -}}
 {{- if .Values.auth.jwt }}{{ $_ := set $auth "jwt" .Values.auth.jwt }}{{ end -}}
