@@ -109,7 +109,8 @@ func (m *MediaPolicy) allows(s string) bool {
 	s = strings.TrimLeftFunc(s, func(r rune) bool { return r <= ' ' || r == 0xa0 || r == 0xfeff })
 	scheme, ok := schemeOf(s)
 	if !ok {
-		return true
+		// An address that takes the scheme of who reads it; data in base64 may begin so.
+		return !strings.HasPrefix(s, "//") || !strings.ContainsAny(s[:min(len(s), maxAddress)], ".:[")
 	}
 	switch scheme {
 	case "data":
