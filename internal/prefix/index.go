@@ -257,12 +257,16 @@ func (x *Index) retire(slot int32) {
 	x.dead = append(x.dead, id)
 }
 
-// sweepStep is the number of holds that one insert removes of cleared lanes: more
-// than it can add on the way of most prompts, so the sweep always ends, and a few
-// microseconds at most.
+// sweepStep is the number of holds that one insert removes of cleared lanes: a few
+// microseconds at most. Nothing is added to a cleared lane, so the sweep always ends.
 const sweepStep = 32
 
-// Sweep removes up to n runs of cleared replicas and reports whether any are left.
+// sweepBlocks is how many blocks cost as much as a hold, where each has an entry of its
+// own: a run of 256 is removed alone in a step.
+const sweepBlocks = 8
+
+// Sweep removes up to n runs of cleared replicas, fewer where each block of theirs is
+// filed for events, and reports whether any are left.
 // Inserts do the same in small steps; a caller with idle time may do it sooner.
 func (x *Index) Sweep(n int) bool {
 	x.sweep(n)
@@ -273,10 +277,12 @@ func (x *Index) sweep(n int) {
 	for n > 0 && len(x.dead) > 0 {
 		id := x.dead[len(x.dead)-1]
 		l := &x.lanes[id]
-		for ; n > 0 && l.oldest != 0; n-- {
+		for n > 0 && l.oldest != 0 {
+			n -= x.dropCost(l.oldest)
 			x.drop(l.oldest)
 		}
-		for ; n > 0 && l.oldest == 0 && l.pinOld != 0; n-- {
+		for n > 0 && l.oldest == 0 && l.pinOld != 0 {
+			n -= x.dropCost(l.pinOld)
 			x.drop(l.pinOld)
 		}
 		if l.oldest == 0 && l.pinOld == 0 {
@@ -284,6 +290,15 @@ func (x *Index) sweep(n int) {
 			x.freeLanes = append(x.freeLanes, id)
 		}
 	}
+}
+
+// dropCost is what the removal of a hold costs, in holds.
+func (x *Index) dropCost(i uint32) int {
+	n := x.s.node(x.s.hold(i).node)
+	if !x.o.Events || n.nHold > 1 {
+		return 1
+	}
+	return 1 + int(n.len)/sweepBlocks
 }
 
 // Insert records that a prompt was sent to a replica: its blocks are there now and
