@@ -23,7 +23,7 @@ play() {
   shift 2
   for _ in 1 2 3 4 5 6 7 8; do
     port=$(free_port)
-    "$penstock" replica --model qwen3-32b --profile qwen3-32b-2xh100 --speed 4 \
+    "$penstock" replica --model qwen3-32b --profile qwen3-32b-2xh100 --speed 2 \
       --stream-interval 8 --listen 127.0.0.1:"$port" 2>/dev/null &
     pids+=($!)
     urls+=("http://127.0.0.1:$port")

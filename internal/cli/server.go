@@ -284,7 +284,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 		return err
 	}
 	do := dispatch.Options{Pool: p.Name, Policy: policy, Profile: profile, HoldFor: p.Route.HoldFor,
-		Queue: s.queueOn(&p), HoldMost: p.Route.QueueMost, Weights: tenantWeights(s.cfg), Share: s.exchange != nil, Events: p.Engine.Tokens == "exact"}
+		Queue: p.Route.Queue == "on", HoldMost: p.Route.QueueMost, Weights: tenantWeights(s.cfg), Share: s.exchange != nil, Events: p.Engine.Tokens == "exact"}
 	lp.flow = flow.New(flow.Options{
 		Pool: p.Name, Recorder: s.journal, Clock: s.clock, Log: s.log, Seed: seed,
 		Alive:    func(id string) { lp.observer.Alive(id) },

@@ -6,14 +6,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/penstock-project/penstock/internal/config"
 	"github.com/penstock-project/penstock/internal/dispatch"
 )
-
-// queueOn reports whether a pool has a queue of its own in the router.
-func (s *server) queueOn(p *config.Pool) bool {
-	return p.Route.Queue == "on" || p.Route.Queue == "auto" && len(s.cfg.Tenants) > 0
-}
 
 // guardEvery is how often it is looked at whether a mechanism was switched off.
 const guardEvery = time.Second

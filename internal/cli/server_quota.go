@@ -19,8 +19,8 @@ import (
 	"github.com/penstock-project/penstock/internal/share"
 )
 
-// tenantWeights are the shares of tenants in a pool's queue. The queue is on where
-// there are tenants: without it the order of requests is the replicas'.
+// tenantWeights are the shares of tenants in a pool's queue: without that the order
+// of requests is the replicas'.
 func tenantWeights(c *config.Config) map[string]float64 {
 	m := map[string]float64{}
 	for i := range c.Tenants {

@@ -168,7 +168,7 @@ type Route struct {
 	Shadow string // a second policy that decides without effect; "" none
 	// SessionHeaders name a session.
 	SessionHeaders []string
-	// Queue is auto, on or off: the router's own queue, which holds requests that replicas
+	// Queue is on or off: the router's own queue, which holds requests that replicas
 	// would only make wait. QueueMost is the longest that it holds one.
 	Queue     string
 	QueueMost time.Duration
