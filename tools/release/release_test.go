@@ -51,16 +51,20 @@ func finish(t *testing.T) *release {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := binary{arch: "amd64", path: filepath.Join(out, "linux-amd64", "penstock"), info: info}
-	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(b.path, []byte("a binary"), 0o755); err != nil {
-		t.Fatal(err)
+	var bins []binary
+	for _, arch := range []string{"amd64", "arm64"} {
+		b := binary{arch: arch, path: filepath.Join(out, "linux-"+arch, "penstock"), info: info}
+		if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(b.path, []byte("a binary for "+arch), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		bins = append(bins, b)
 	}
 	r := &release{top: "../..", out: out, version: "v1.2.3", revision: "abc", epoch: time.Unix(1700000000, 0).UTC()}
 	for _, step := range []func([]binary) error{r.pages, r.packages, r.image, r.components, r.sums} {
-		if err := step([]binary{b}); err != nil {
+		if err := step(bins); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +84,7 @@ func TestTwoRunsGiveTheSameBytes(t *testing.T) {
 	if string(a) != string(b) {
 		t.Errorf("checksums differ:\n%s\n%s", a, b)
 	}
-	for _, want := range []string{"penstock_1.2.3-1_amd64.deb", "penstock-1.2.3-1.x86_64.rpm", "penstock-1.2.3.oci.tar", "man/penstock-serve.1.gz", "completions/_penstock", "penstock-linux-amd64.cdx.json"} {
+	for _, want := range []string{"penstock_1.2.3-1_amd64.deb", "penstock-1.2.3-1.x86_64.rpm", "penstock_1.2.3-1_arm64.deb", "penstock-1.2.3-1.aarch64.rpm", "penstock-1.2.3.oci.tar", "man/penstock-serve.1.gz", "completions/_penstock", "penstock-linux-amd64.cdx.json", "penstock-linux-arm64.cdx.json"} {
 		if !strings.Contains(string(a), "  "+want+"\n") {
 			t.Errorf("there is no %s in\n%s", want, a)
 		}
@@ -99,5 +103,24 @@ func TestImageIsWhole(t *testing.T) {
 	}
 	if err := validate.Index(index); err != nil {
 		t.Error(err)
+	}
+	top, err := index.IndexManifest()
+	if err != nil || len(top.Manifests) != 1 {
+		t.Fatal(top, err)
+	}
+	images, err := index.ImageIndex(top.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := images.IndexManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archs []string
+	for _, m := range list.Manifests {
+		archs = append(archs, m.Platform.Architecture)
+	}
+	if strings.Join(archs, " ") != "amd64 arm64" {
+		t.Errorf("images for %q", archs)
 	}
 }
