@@ -9,7 +9,7 @@ SHELL := bash
 BIN := bin/penstock
 GO ?= go
 
-.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-ollama e2e-soak e2e-trace e2e-package release clean fuzz
+.PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-ollama e2e-loadtools e2e-soak e2e-trace e2e-package release clean fuzz
 
 help: ## Show this help
 	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ e2e-engine: ## Run real vLLM replicas on CPU behind penstock; installs them the 
 
 e2e-ollama: ## Run real Ollama replicas behind penstock; builds it the first time, for half an hour
 	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-ollama
+
+e2e-loadtools: ## Run load generators of the field against penstock; installs them the first time (1.5 GB)
+	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-loadtools
 
 e2e-soak: ## The soak in three minutes
 	@./scripts/test.sh e2e-soak
