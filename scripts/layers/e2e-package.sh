@@ -57,24 +57,41 @@ echo "== the parts of the release program"
 (cd "$work/a/tools/release" && CGO_ENABLED=0 GOFLAGS='' nice -n 5 go test -trimpath -vet=off -count=1 .)
 
 echo "== two runs give the same bytes"
-(cd "$work/a" && ARCH=amd64 OUT=$work/one nice -n 5 scripts/release.sh)
-(cd "$work/a-second-place" && umask 077 && TZ=Asia/Tokyo ARCH=amd64 OUT=$work/two nice -n 5 scripts/release.sh)
+archs=amd64,arm64
+(cd "$work/a" && ARCH=$archs OUT=$work/one nice -n 5 scripts/release.sh)
+(cd "$work/a-second-place" && umask 077 && TZ=Asia/Tokyo ARCH=$archs OUT=$work/two nice -n 5 scripts/release.sh)
 diff "$work/one/SHA256SUMS" "$work/two/SHA256SUMS"
 (cd "$work/one" && sha256sum --quiet --check SHA256SUMS)
 files=$(wc -l <"$work/one/SHA256SUMS")
 one=$work/one bin=$work/one/linux-amd64/penstock
-if file "$bin" 2>/dev/null | grep -q 'dynamically linked'; then
-  echo "the binary is not static"
-  exit 1
-fi
-if grep -aqF "$work" "$bin"; then
-  echo "the binary has paths of this machine in it"
-  exit 1
-fi
+for b in "$one"/linux-*/penstock; do
+  if file "$b" 2>/dev/null | grep -q 'dynamically linked'; then
+    echo "$b is not static"
+    exit 1
+  fi
+  if grep -aqF "$work" "$b"; then
+    echo "$b has paths of this machine in it"
+    exit 1
+  fi
+done
+# What is made for the other architecture says so, and holds its binary and the pages.
+python3 - "$one/linux-arm64/penstock" <<'PY'
+import struct, sys
+head = open(sys.argv[1], "rb").read(20)
+assert head[:4] == b"\x7fELF" and struct.unpack_from("<H", head, 18)[0] == 183, head  # EM_AARCH64
+PY
+other=$(ls "$one"/*_arm64.deb)
+[ "$(dpkg-deb --field "$other" Architecture)" = arm64 ]
+dpkg-deb --fsys-tarfile "$other" | tar -xO ./usr/bin/penstock | cmp - "$one/linux-arm64/penstock"
+dpkg-deb --fsys-tarfile "$other" | tar -t >"$work/arm64-files"
+for f in man/man1/penstock-serve.1.gz bash-completion/completions/penstock zsh/site-functions/_penstock fish/vendor_completions.d/penstock.fish; do
+  grep -qx "./usr/share/$f" "$work/arm64-files"
+done
+ls "$one"/*.aarch64.rpm "$one/penstock-linux-arm64.cdx.json" >/dev/null
 
 echo "== the deb in a root folder"
 root=$work/root
-deb=$(ls "$one"/*.deb)
+deb=$(ls "$one"/*_amd64.deb)
 if [ "$(id -u)" = 0 ]; then
   mkdir -p "$root"/var/lib/dpkg/{info,updates,triggers}
   touch "$root"/var/lib/dpkg/{status,available}
@@ -118,7 +135,7 @@ else
 fi
 
 echo "== the rpm"
-rpm=$(ls "$one"/*.rpm)
+rpm=$(ls "$one"/*.x86_64.rpm)
 (apt_install rpm rpm) || true # exits where it cannot
 if command -v rpm >/dev/null; then
   rpm -qpl "$rpm" 2>/dev/null | sort >"$work/rpm-files"
@@ -146,16 +163,20 @@ print(f"{len(want)} modules in the binary, {len(have)} components listed")
 PY
 
 echo "== the image"
-python3 - "$one/oci" "$bin" <<'PY'
+python3 - "$one" <<'PY'
 import gzip, hashlib, io, json, os, sys, tarfile
-top, binary = sys.argv[1:]
+out = sys.argv[1]
+top = os.path.join(out, "oci")
 def blob(d):
     data = open(os.path.join(top, "blobs", *d["digest"].split(":")), "rb").read()
     assert len(data) == d["size"] and "sha256:" + hashlib.sha256(data).hexdigest() == d["digest"], d
     return data
 assert json.load(open(os.path.join(top, "oci-layout")))["imageLayoutVersion"] == "1.0.0"
 (entry,) = json.load(open(os.path.join(top, "index.json")))["manifests"]
-for m in json.loads(blob(entry))["manifests"]:
+manifests = json.loads(blob(entry))["manifests"]
+assert [m["platform"]["architecture"] for m in manifests] == ["amd64", "arm64"], manifests
+for m in manifests:
+    binary = os.path.join(out, "linux-" + m["platform"]["architecture"], "penstock")
     manifest = json.loads(blob(m))
     config = json.loads(blob(manifest["config"]))
     assert config["config"]["User"] == "65532:65532", config
