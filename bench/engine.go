@@ -59,6 +59,9 @@ func serveEngines(listen []string, gap time.Duration) error {
 	return <-errs
 }
 
+// serveEngine answers requests. How many chunks a stream has is its max_tokens, and the
+// milliseconds between them its seed: fields that every router passes on, one of them
+// under its newer name.
 func serveEngine(p *peer, gap time.Duration) {
 	defer p.Close()
 	for {
@@ -71,14 +74,14 @@ func serveEngine(p *peer, gap time.Duration) {
 		p.skip(len(m.raw))
 		var first []byte
 		if err := p.body(m, func(b []byte) {
-			if len(first) < 256 {
-				first = append(first, b[:min(len(b), 256)]...)
+			if len(first) < 1024 {
+				first = append(first, b[:min(len(b), 1024)]...)
 			}
 		}); err != nil {
 			return
 		}
 		if bytes.Contains(first, []byte(`"stream":true`)) {
-			err = streamAnswer(p, number(first, `"max_tokens":`, 16), time.Duration(number(first, `"gap_ms":`, int(gap.Milliseconds())))*time.Millisecond)
+			err = streamAnswer(p, number(first, `"max_tokens":`, number(first, `"max_completion_tokens":`, 16)), time.Duration(number(first, `"seed":`, int(gap.Milliseconds())))*time.Millisecond)
 		} else {
 			err = plainAnswer(p, path)
 		}

@@ -37,6 +37,7 @@ type lab struct {
 	s          settings
 	engine     *exec.Cmd
 	engineAddr []string
+	frozen     *exec.Cmd // the last engine, a process of its own that a work may freeze
 	more       *exec.Cmd // a thousand engines
 	contenders []*contender
 }
@@ -47,10 +48,14 @@ func newLab(ctx context.Context, s settings) (*lab, error) {
 	if l.engineAddr, err = freeAddrs(engines); err != nil {
 		return nil, err
 	}
-	if l.engine, err = l.spawn("engine", self(), "role=engine", "-listen", strings.Join(l.engineAddr, ",")); err != nil {
-		return nil, err
+	last := engines - 1
+	l.engine, err = l.spawn("engine", self(), "role=engine", "-listen", strings.Join(l.engineAddr[:last], ","))
+	if err == nil {
+		l.frozen, err = l.spawn("engine-frozen", self(), "role=engine", "-listen", l.engineAddr[last])
 	}
-	err = l.makeKey()
+	if err == nil {
+		err = l.makeKey()
+	}
 	if err == nil {
 		err = l.startAll(ctx)
 	}
@@ -66,7 +71,7 @@ var contenderOrder = []string{"direct", reference, "haproxy", "envoy", "reversep
 	"penstock-1000", "sglang-rr", "sglang-ca", "smg-rr", "smg-ca", "vllm-rr", "vllm-ca", "litellm"}
 
 // onlyByName are contenders and works that run only where they are named.
-var onlyByName = map[string]bool{"penstock-1000": true, "streams-9000": true, "streams-10000-h2": true, "crowd-10000-h2": true}
+var onlyByName = map[string]bool{"penstock-1000": true, "streams-9000": true, "streams-10000-h2": true, "crowd-10000-h2": true, "frozen-5s": true}
 
 // wanted reports whether a comma-separated list, empty for all, holds name.
 func wanted(list, name string) bool {
@@ -343,6 +348,7 @@ func (l *lab) stop() {
 		end(c.cmd)
 	}
 	end(l.engine)
+	end(l.frozen)
 	end(l.more)
 }
 

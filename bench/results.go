@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -50,11 +51,13 @@ type row struct {
 	Rate   float64  `json:"per_second"`
 	// Each is the memory that a stream took while all were open.
 	Each *float64 `json:"kib_per_stream,omitempty"`
+	// Slow is how many requests of all repeats took more than half a second.
+	Slow *int `json:"slow,omitempty"`
 }
 
 // printed is the order of the works in the result, which is not that of the runs.
 var printed = []string{"chat-2k", "chat-2k-open", "sse-chunk", "sse-chunk-500", "prompt-400k", "index-16k",
-	"streams-9000", "streams-10000-h2", "crowd-10000-h2"}
+	"streams-9000", "streams-10000-h2", "crowd-10000-h2", "frozen-5s"}
 
 // rows returns the medians by work and contender.
 func (r *results) rows() []row {
@@ -67,11 +70,10 @@ func (r *results) rows() []row {
 				continue
 			}
 			var cpu, ratio, p50, p99, rss, grown, rate, each []float64
-			for rep := range 1000 {
-				m, ok := cell[rep]
-				if !ok {
-					break
-				}
+			slow := 0
+			for _, rep := range slices.Sorted(maps.Keys(cell)) {
+				m := cell[rep]
+				slow += m.slow
 				p50, p99, rate = append(p50, m.p50), append(p99, m.p99), append(rate, m.rate)
 				if m.cpu < 0 {
 					continue
@@ -88,6 +90,9 @@ func (r *results) rows() []row {
 				Work: w, Contender: c, CPU: median(cpu, 1), CPUMin: least(cpu), CPUMax: most(cpu), Ratio: median(ratio, 2),
 				P50: *median(p50, 3), P99: *median(p99, 3), RSS: median(rss, 1), Growth: median(grown, 1), Rate: *median(rate, 1), Each: median(each, 1),
 			})
+			if w == "frozen-5s" {
+				out[len(out)-1].Slow = &slow
+			}
 		}
 	}
 	return out
@@ -141,6 +146,7 @@ var headings = map[string]string{
 	"streams-9000":     "streams-9000: 9,000 streams over HTTP/1.1, a chunk every 2 s; CPU us per chunk, delay of a chunk",
 	"streams-10000-h2": "streams-10000-h2: 10,000 streams over HTTP/2, a chunk every 2 s; CPU us per chunk, delay of a chunk",
 	"crowd-10000-h2":   "crowd-10000-h2: 10,000 requests at the same moment over HTTP/2; CPU us per request",
+	"frozen-5s":        "frozen-5s: 200 requests/s while one of four engines is frozen for 5 s; CPU us per request",
 	"index-16k":        "index-16k: 20,000 different 16 KiB prompts, 16 clients; CPU us per request, memory",
 }
 
@@ -158,6 +164,9 @@ func (r *results) writeTable(w io.Writer, took time.Duration) error {
 		}
 		fmt.Fprintf(w, "%-14s %26s %9s %10.2f %10.2f %10s %10s %11.0f\n", row.Contender, cpu,
 			figure(row.Ratio, 2), row.P50, row.P99, figure(row.RSS, 0), figure(row.Growth, 0), row.Rate)
+		if row.Slow != nil {
+			fmt.Fprintf(w, "%-14s %26s\n", "", fmt.Sprintf("%d took more than 0.5 s", *row.Slow))
+		}
 		if row.Each != nil {
 			fmt.Fprintf(w, "%-14s %26s\n", "", fmt.Sprintf("%.1f KiB a stream", *row.Each))
 		}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -25,12 +26,22 @@ func scaleWorks() []work {
 	return []work{
 		{name: "streams-9000", unit: "chunk", run: many(9000, 2*time.Second, http1), length: 20 * time.Second, warm: time.Second, once: true, streams: 9000},
 		{name: "streams-10000-h2", unit: "chunk", run: many(10000, 2*time.Second, http2), length: 20 * time.Second, warm: time.Second, once: true, streams: 10000, skip: other},
+		{name: "frozen-5s", unit: "request", run: open(200, chatRequests()), length: 10 * time.Second, warm: time.Second, during: freeze},
 		{name: "crowd-10000-h2", unit: "request", run: crowd(10000), once: true, skip: other},
 	}
 }
 
 // reader opens one stream and reads it to its end.
 type reader func(ctx context.Context, c *http.Client, addr string, body []byte, feed func([]byte)) error
+
+// freeze stops one of the engines for 5 s, 2 s after the work began: its kernel goes on
+// to take connections and requests.
+func freeze(l *lab) {
+	time.Sleep(2 * time.Second)
+	l.frozen.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(5 * time.Second)
+	l.frozen.Process.Signal(syscall.SIGCONT)
+}
 
 // many holds n streams open at a time, with a chunk every gap, for d after the last has
 // begun. They come slowly, 1,000 a second, since so many connections at once would
@@ -47,7 +58,7 @@ func many(n int, gap time.Duration, read reader) func(context.Context, string, t
 		defer client.CloseIdleConnections()
 		return users(n, func(s *sample) error {
 			time.Sleep(time.Duration(rand.Int64N(int64(ramp) + 1)))
-			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":%d,"messages":[{"role":"user","content":"%s"}]}`,
+			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"seed":%d,"messages":[{"role":"user","content":"%s"}]}`,
 				tokens, gap.Milliseconds(), prose(nil, sequence.Add(1), 60))
 			found := stamps{s: s}
 			if err := read(ctx, client, addr, body, found.feed); err != nil {

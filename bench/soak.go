@@ -8,9 +8,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -41,7 +45,8 @@ type subject struct {
 	requests, streams, chunks, left atomic.Int64
 	cut                             atomic.Int64 // streams that ended with an error frame, since their replica was killed
 	failed                          atomic.Int64 // everything that a client may not see
-	first                           atomic.Value // of the failures
+	mu                              sync.Mutex
+	kinds                           map[string]int // of failures, without addresses
 }
 
 func runSoak(args []string) error {
@@ -147,7 +152,7 @@ func (s *soak) twoStreams(ctx context.Context, u *subject, p *peer) error {
 		if rand.IntN(5) == 0 {
 			stay = rand.IntN(n)
 		}
-		body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":500,"messages":[{"role":"user","content":"%s"}]}`,
+		body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"seed":500,"messages":[{"role":"user","content":"%s"}]}`,
 			n, prose(nil, sequence.Add(1), 200))
 		if _, err := p.Write(post(nil, body)); err != nil {
 			return err
@@ -216,7 +221,7 @@ func (s *soak) hangUp(ctx context.Context, u *subject) {
 		if p, err := dial(u.c.addr); err != nil {
 			u.fail(err)
 		} else {
-			p.Write(post(nil, []byte(`{"model":"bench","stream":true,"max_tokens":9,"gap_ms":500,"messages":[{"role":"user","content":"hello"}]}`)))
+			p.Write(post(nil, []byte(`{"model":"bench","stream":true,"max_tokens":9,"seed":500,"messages":[{"role":"user","content":"hello"}]}`)))
 			wait(ctx, time.Duration(rand.Int64N(int64(300*time.Millisecond))))
 			p.Close()
 			u.left.Add(1)
@@ -227,8 +232,28 @@ func (s *soak) hangUp(ctx context.Context, u *subject) {
 
 func (u *subject) fail(err error) {
 	u.failed.Add(1)
-	u.first.CompareAndSwap(nil, err.Error())
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.kinds == nil {
+		u.kinds = map[string]int{}
+	}
+	if kind := addresses.ReplaceAllString(err.Error(), "ADDR"); len(u.kinds) < 50 || u.kinds[kind] > 0 {
+		u.kinds[kind]++
+	}
 }
+
+// failures lists what failed, and how often.
+func (u *subject) failures() string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(u.kinds)) {
+		out = append(out, fmt.Sprintf("%d x %s", u.kinds[k], k))
+	}
+	return strings.Join(out, ", ")
+}
+
+var addresses = regexp.MustCompile(`[0-9]+(\.[0-9]+){3}:[0-9]+`)
 
 // wait sleeps, or returns earlier when ctx ends.
 func wait(ctx context.Context, d time.Duration) {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -52,10 +53,10 @@ func TestFaultsOfASoak(t *testing.T) {
 	}
 	ledger, failed, short := well(), well(), well()
 	ledger.after.ledger = 1
-	failed.failed.Store(2)
-	failed.first.Store("boom")
+	failed.fail(errors.New("read 127.0.0.1:1->127.0.0.1:2: boom"))
+	failed.fail(errors.New("read 127.0.0.1:3->127.0.0.1:4: boom"))
 	short.samples = short.samples[:5]
-	for want, u := range map[string]*subject{"ledger is not 0": ledger, "2 requests failed, the first: boom": failed, "too few": short} {
+	for want, u := range map[string]*subject{"ledger is not 0": ledger, "2 requests failed: 2 x read ADDR->ADDR: boom": failed, "too few": short} {
 		if f := strings.Join(u.faults(), "; "); !strings.Contains(f, want) {
 			t.Errorf("%q lacks %q", f, want)
 		}

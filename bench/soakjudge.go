@@ -88,7 +88,7 @@ func (u *subject) faults() []string {
 		out = append(out, fmt.Sprintf("the ledger is not 0 at the end: %.0f at the door, %.0f in the pool", u.after.inFlight, u.after.ledger))
 	}
 	if n := u.failed.Load(); n > 0 {
-		out = append(out, fmt.Sprintf("%d requests failed, the first: %v", n, u.first.Load()))
+		out = append(out, fmt.Sprintf("%d requests failed: %s", n, u.failures()))
 	}
 	if len(settled(u.samples)) < 10 {
 		out = append(out, fmt.Sprintf("%d samples are too few to see a slope", len(u.samples)))

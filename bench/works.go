@@ -27,7 +27,8 @@ type work struct {
 	run  func(ctx context.Context, addr string, d time.Duration) (sample, error)
 	// warm runs the work so long before it is measured, length while it is.
 	warm, length time.Duration
-	streams      int // that are open at a time, where memory for each is told; 0: it is not
+	during       func(l *lab) // runs beside the work
+	streams      int          // that are open at a time, where memory for each is told; 0: it is not
 }
 
 // sample is what the clients saw.
@@ -45,6 +46,7 @@ type measured struct {
 	grown    float64 // MiB during it
 	rate     float64 // units a second
 	p50, p99 float64
+	slow     int     // requests that took more than half a second
 	each     float64 // KiB a stream, at most while they ran; 0: not asked for
 }
 
@@ -81,6 +83,9 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 	}
 	begin := time.Now()
 	var err error
+	if w.during != nil {
+		go w.during(l)
+	}
 	peak := watchPeak(c.pid, w.streams > 0)
 	m.sample, err = w.run(ctx, c.addr, w.length)
 	most := peak()
@@ -100,6 +105,9 @@ func (l *lab) measure(ctx context.Context, c *contender, w work) (measured, erro
 		m.grown = m.rss - rss
 	}
 	slices.Sort(m.delays)
+	for i := len(m.delays) - 1; i >= 0 && m.delays[i] > 500; i-- {
+		m.slow++
+	}
 	m.p50, m.p99 = quantile(m.delays, 0.5), quantile(m.delays, 0.99)
 	return m, nil
 }
@@ -367,7 +375,7 @@ func streams(n int, gap time.Duration) func(context.Context, string, time.Durati
 			defer p.Close()
 			// Streams begin spread over one gap, as they would by themselves.
 			time.Sleep(time.Duration(rand.Int64N(int64(gap))))
-			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"gap_ms":%d,"messages":[{"role":"user","content":"%s"}]}`,
+			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"seed":%d,"messages":[{"role":"user","content":"%s"}]}`,
 				tokens, gap.Milliseconds(), prose(nil, sequence.Add(1), 60))
 			if _, err := p.Write(post(nil, body)); err != nil {
 				return err
