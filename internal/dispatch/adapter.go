@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
@@ -26,6 +27,9 @@ const (
 	// less often than that cost the same nothing, popular ones and those that nobody
 	// asks for again.
 	displacedStays = 16.0
+	// deniedFor is how long a replica's word that it lacks an adapter stands against its
+	// list of models, which is read every ten seconds.
+	deniedFor = 15 * time.Second
 	// adaptersMost bounds the adapters whose use is remembered.
 	adaptersMost = 1 << 14
 )
@@ -116,6 +120,32 @@ func (d *Dispatch) leaveAdapter(i int32, name string) {
 	}
 }
 
+// denial is an adapter that a replica said it does not have.
+type denial struct {
+	name  string
+	until fleet.Time
+}
+
+// deny notes that a replica answered that it lacks an adapter which it listed.
+func (d *Dispatch) deny(i int32, name string) {
+	a := &d.aux[i]
+	a.denied = slices.DeleteFunc(a.denied, func(x denial) bool { return x.until <= d.now || x.name == name })
+	a.denied = append(a.denied, denial{name, d.now.Add(deniedFor)})
+	if k := d.adapterAt(i, name); k >= 0 && a.lora[k].running == 0 {
+		d.dropAdapter(i, k)
+	}
+}
+
+// denies reports whether a replica said lately that it lacks an adapter.
+func (d *Dispatch) denies(i int32, name string) bool {
+	for _, x := range d.aux[i].denied {
+		if x.name == name && x.until > d.now {
+			return true
+		}
+	}
+	return false
+}
+
 // dropAdapter takes the adapter at place v out of those believed at a slot.
 func (d *Dispatch) dropAdapter(i int32, v int) {
 	a := &d.aux[i]
@@ -128,6 +158,7 @@ func (d *Dispatch) dropAdapter(i int32, v int) {
 
 // dropAdapters does that with all of a slot: its process is another one.
 func (d *Dispatch) dropAdapters(i int32) {
+	d.aux[i].denied = nil
 	for n := len(d.aux[i].lora); n > 0; n-- {
 		d.dropAdapter(i, n-1)
 	}

@@ -107,3 +107,49 @@ func TestAdapterHolders(t *testing.T) {
 	p.see(restarted)
 	check()
 }
+
+// A replica that answers that it lacks an adapter which it listed gets no request for
+// it until its list was read again; other adapters and the base model are not
+// concerned, and the replica is not blamed.
+func TestAdapterDenied(t *testing.T) {
+	p := newPool(t, Options{})
+	rows := []fleet.EndpointState{row("a"), row("b")}
+	for i := range rows {
+		rows[i].Models = []string{"m", "sql", "other"}
+	}
+	p.see(rows...)
+	ask := func(adapter string) Send {
+		r := prompt(16, part{7, 800})
+		r.Adapter = adapter
+		s, v := p.ask(r)
+		if v.Kind != Sent {
+			t.Fatalf("%v %q", v.Kind, v.Reason)
+		}
+		return s
+	}
+	first := ask("sql")
+	v, sends := p.d.Retry(p.now, first.Ticket, fleet.OutcomeClientError, nil)
+	if v.Kind != Sent || len(sends) != 1 || sends[0].Endpoint == first.Endpoint {
+		t.Fatalf("%v %q %+v", v.Kind, v.Reason, sends)
+	}
+	for range 10 {
+		if s := ask("sql"); s.Endpoint == first.Endpoint {
+			t.Fatal("sent to the replica that lacks it")
+		}
+	}
+	if p.load(first.Endpoint).Failed != 0 {
+		t.Error("the replica is blamed")
+	}
+	// Busy as the other one is, all else goes there.
+	if s := ask("other"); s.Endpoint != first.Endpoint {
+		t.Error("another adapter keeps away from it as well")
+	}
+	p.after(deniedFor.Seconds() + 1)
+	went := map[string]bool{}
+	for range 30 {
+		went[ask("sql").Endpoint] = true
+	}
+	if !went[first.Endpoint] {
+		t.Error("its list was read again, and it still gets none")
+	}
+}

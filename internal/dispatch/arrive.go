@@ -216,6 +216,9 @@ func (d *Dispatch) requestDrop(i int32, e *entry, fit route.Drop) route.Drop {
 	if fit != route.DropNone {
 		return fit
 	}
+	if e.req.Adapter != "" && d.denies(i, e.req.Adapter) {
+		return route.DropAdapter
+	}
 	if len(e.tried) > 0 && slices.Contains(e.tried, s.Key) {
 		return route.DropTried
 	}

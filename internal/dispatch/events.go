@@ -185,6 +185,9 @@ func (d *Dispatch) Retry(now fleet.Time, t Ticket, kind fleet.OutcomeKind, out [
 	e.tried = append(e.tried, d.slots[slot].Key)
 	d.fault(slot, kind)
 	d.takeBack(i)
+	if kind == fleet.OutcomeClientError && e.req.Adapter != "" {
+		d.deny(slot, e.req.Adapter)
+	}
 	e.state = stateFailed
 	if kind != fleet.OutcomeConnectError {
 		if e.retried {

@@ -90,6 +90,7 @@ type slot struct {
 	speed   speed
 	share   slotShare
 	lora    []adapterUse // adapters sent there, most recent first
+	denied  []denial     // adapters that it said it does not have
 	peers   int32        // requests of other routers in flight there
 	theirs  *peerQueue   // what other routers hold for it; nil: never any
 	url     string

@@ -40,13 +40,13 @@ func (c *call) run() {
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
 			c.noteStale(a.Stale)
-			if c.mustRead(a.Status) && (c.moved || !mayMove(a.Status)) {
+			if c.mustRead(a.Status) && (c.moved || !c.mayMove(a.Status)) {
 				if !c.otherwise(a, id, from) {
 					return
 				}
 				continue
 			}
-			if c.moved || !mayMove(a.Status) {
+			if c.moved || !c.mayMove(a.Status) {
 				c.pass(a, id, from)
 				return
 			}
@@ -62,7 +62,11 @@ func (c *call) run() {
 				return
 			} else {
 				kept, c.moved = answer, true
-				if next := c.grant.Retry(c.ctx, fleet.OutcomeEngineError); next != nil {
+				kind := fleet.OutcomeEngineError
+				if answer.status == http.StatusNotFound {
+					kind = fleet.OutcomeClientError
+				}
+				if next := c.grant.Retry(c.ctx, kind); next != nil {
 					c.none(next, kept, nil)
 					return
 				}
@@ -121,6 +125,19 @@ func mayMove(status int) bool {
 	return status == http.StatusServiceUnavailable || status == http.StatusInternalServerError
 }
 
+// mayMove reports whether this answer may be one that another replica would not give:
+// beside those of mayMove that the replica has no such adapter, whatever it listed.
+func (c *call) mayMove(status int) bool {
+	return mayMove(status) || status == http.StatusNotFound && c.target.Adapter != "" && !c.mustRead(status)
+}
+
+// lacksAdapter reports whether a 404 says that the replica does not have the adapter
+// of the request, rather than that something else is missing.
+func (c *call) lacksAdapter(k *held) bool {
+	return bytes.Contains(k.body, []byte(c.target.Adapter)) &&
+		(bytes.Contains(k.body, []byte("does not exist")) || bytes.Contains(k.body, []byte("not found")))
+}
+
 // shutdownMarks are what engines say in a 500 while they shut down: the request was
 // not executed. vLLM's executor, and the plain words.
 var shutdownMarks = [][]byte{
@@ -129,11 +146,14 @@ var shutdownMarks = [][]byte{
 	[]byte("is draining"),
 }
 
-// shutsDown reports whether an answer that mayMove says that this engine takes no
-// requests: 503, or 500 while it drains.
+// shutsDown reports whether an answer that mayMove says that this engine does not take
+// the request: 503, 500 while it drains, 404 where it lacks the adapter.
 func (c *call) shutsDown(k *held) bool {
-	if k.status == http.StatusServiceUnavailable {
+	switch k.status {
+	case http.StatusServiceUnavailable:
 		return true
+	case http.StatusNotFound:
+		return c.lacksAdapter(k)
 	}
 	for _, m := range shutdownMarks {
 		if bytes.Contains(k.body, m) {

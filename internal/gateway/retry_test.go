@@ -98,6 +98,42 @@ func TestRetryRule(t *testing.T) {
 	}
 }
 
+// A replica that answers that it has no such adapter is not the last word: one other is
+// asked. That something else is missing is.
+func TestRetryWhereTheAdapterIs(t *testing.T) {
+	const (
+		lacks = `{"object":"error","message":"The model ` + "`lora`" + ` does not exist.","type":"NotFoundError","param":null,"code":404}`
+		other = `{"detail":"Not Found"}`
+	)
+	adapterBody := strings.Replace(chatBody, `"m"`, `"lora"`, 1)
+	good := func() string { return says(t, jsonAnswer(200, okBody)).url }
+	for _, c := range []struct {
+		name, body string
+		urls       []string
+		status     int
+		part       string
+		failed     int
+	}{
+		{"elsewhere", adapterBody, []string{says(t, jsonAnswer(404, lacks)).url, good()}, 200, okBody, 1},
+		{"nowhere", adapterBody, []string{says(t, jsonAnswer(404, lacks)).url, says(t, jsonAnswer(404, lacks)).url, good()}, 404, "does not exist", 1},
+		{"only one", adapterBody, []string{says(t, jsonAnswer(404, lacks)).url}, 404, "does not exist", 1},
+		{"something else", adapterBody, []string{says(t, jsonAnswer(404, other)).url, good()}, 404, "Not Found", 0},
+		{"the base model", chatBody, []string{says(t, jsonAnswer(404, strings.ReplaceAll(lacks, "lora", "m"))).url, good()}, 404, "does not exist", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t, setup{}, c.urls...)
+			res, body := f.chat(c.body)
+			if res.StatusCode != c.status || !strings.Contains(body, c.part) {
+				t.Fatalf("%d %s", res.StatusCode, body)
+			}
+			if o := f.outcome(1); o.Status != c.status || len(o.Attempts) != c.failed {
+				t.Errorf("outcome %+v", o)
+			}
+			f.settled()
+		})
+	}
+}
+
 func TestRetryCountsOnce(t *testing.T) {
 	var seen atomic.Int64
 	count := func(answer string) string {
