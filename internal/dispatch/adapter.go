@@ -41,10 +41,16 @@ type adapterUse struct {
 }
 
 // holdsAdapter reports whether an adapter is believed to sit in a slot of the
-// endpoint: the scrape says so, or it was sent there lately.
+// endpoint: it was sent there lately, or the scrape says so. What was sent there is
+// known exactly; a scrape misses what ran between two of them, and so believes
+// adapters to be idle there that had to go. It counts for slots that nothing of ours
+// fills, and where others send requests as well.
 func (d *Dispatch) holdsAdapter(i int32, name string) bool {
 	if d.adapterAt(i, name) >= 0 {
 		return true
+	}
+	if s := &d.slots[i]; len(d.aux[i].lora) >= d.adapterRoom(i) && s.ForeignStreams+s.ForeignUnstarted == 0 {
+		return false
 	}
 	if st := d.slots[i].State; st != nil {
 		for k := range st.Adapters {

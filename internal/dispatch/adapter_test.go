@@ -153,3 +153,25 @@ func TestAdapterDenied(t *testing.T) {
 		t.Error("its list was read again, and it still gets none")
 	}
 }
+
+// A scrape that is older than what we sent does not bring back what had to go for it;
+// it counts where slots are left, and where others send requests, too.
+func TestAdapterScrapeAndOwnAccount(t *testing.T) {
+	p := newPool(t, Options{})
+	r := row("a")
+	r.LoRASlots = fleet.Known(2, p.now)
+	r.Adapters = []fleet.Adapter{{Name: "old", State: fleet.AdapterResident}}
+	p.see(r)
+	p.d.useAdapter(0, "x")
+	if !p.d.holdsAdapter(0, "old") {
+		t.Error("one slot is ours, the other may hold what the scrape shows")
+	}
+	p.d.useAdapter(0, "y")
+	if p.d.holdsAdapter(0, "old") {
+		t.Error("both slots are ours: the other adapter had to go")
+	}
+	p.d.slots[0].ForeignStreams = 1
+	if !p.d.holdsAdapter(0, "old") {
+		t.Error("others send there as well: our account is not all")
+	}
+}
