@@ -153,6 +153,7 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	u := d.shares.tenant(e.tenant)
 	u.queued++
 	u.work += e.work
+	u.tokens += e.prompt
 	d.bind(e)
 	d.tally(slot)
 	d.file(&l.held, i)
@@ -188,9 +189,10 @@ func (d *Dispatch) dequeue(i int32) {
 	d.unfile(&l.held, i)
 	u := d.shares.tenant(e.tenant)
 	if u.queued--; u.queued == 0 {
-		u.work = 0
+		u.work, u.tokens = 0, 0
 	} else {
 		u.work -= e.work
+		u.tokens -= e.prompt
 	}
 	q.n--
 	q.work -= e.work

@@ -25,10 +25,17 @@ const (
 	// overShare is the part of its fair share of the capacity that it must ask for
 	// in addition: on an idle fleet nobody is over.
 	overShare = 0.7
-	// demandSeconds is the memory of what tenants ask for, servedSeconds that of
+	// demandSeconds is the memory of what tenants ask for, or the time of
+	// demandRequests where that is shorter, but leastDemand; servedSeconds is that of
 	// what replicas did.
-	demandSeconds = 30
-	servedSeconds = 30
+	demandSeconds  = 30
+	demandRequests = 400
+	leastDemand    = 0.5
+	servedSeconds  = 30
+	// tightMemory is the part of the pool's KV memory in use from which nothing need
+	// be held yet for a tenant to be over its share: where answers are long, memory
+	// fills for minutes before anybody waits, and then stays full.
+	tightMemory = 0.5
 	// overEnds is after how many seconds without anything held it is over.
 	overEnds = 5
 	// judgeEvery is how often shares are looked at.
@@ -42,8 +49,8 @@ const (
 	// peakSeconds is left free there.
 	peakReserve = 1.3
 	peakSeconds = 120
-	// leastActive is the demand, as a part of the greatest, from which a tenant counts
-	// as active.
+	// leastActive is the demand, as a part of what the pool can do, from which a tenant
+	// counts as active.
 	leastActive = 0.001
 )
 
@@ -51,7 +58,7 @@ const (
 type tenantLoad struct {
 	asked, served decayed
 	queued        int32
-	work          float64 // of what is queued
+	work, tokens  float64 // of what is queued: prefill, and prompts
 }
 
 // decayed is a sum that forgets.
@@ -83,8 +90,11 @@ type shares struct {
 	idle     fleet.Time // when it last had something held
 	next     fleet.Time
 	capacity float64 // the most work a second that the pool was seen to serve
-	places   int     // replicas that the tenant may use
-	allowed  []bool  // by slot
+	memory   float64 // seconds for which demand is remembered; 0: demandSeconds
+	arrived  uint64  // requests when it was last looked at
+	counted  fleet.Time
+	places   int    // replicas that the tenant may use
+	allowed  []bool // by slot
 }
 
 // slotShare is what the requests at a slot weigh by tenant.
@@ -111,7 +121,7 @@ func (d *Dispatch) isOver(e *entry) bool {
 
 // demand notes what a new entry asks for.
 func (d *Dispatch) demand(e *entry) {
-	d.shares.tenant(e.tenant).asked.add(d.now, e.work+d.decodeWork(e), demandSeconds)
+	d.shares.tenant(e.tenant).asked.add(d.now, e.work+d.decodeWork(e), d.shares.remembers())
 }
 
 // decodeWork is what an answer adds to the decode steps that it takes part in.
@@ -158,6 +168,44 @@ func (d *Dispatch) unweigh(e *entry) {
 	a.othersKV = max(0, a.othersKV-e.kv)
 }
 
+// remembers is for how many seconds demand is remembered.
+func (x *shares) remembers() float64 {
+	if x.memory == 0 {
+		return demandSeconds
+	}
+	return x.memory
+}
+
+// adapt follows the rate of requests: where there are many, a flood shows soon.
+func (x *shares) adapt(now fleet.Time, arrived uint64) {
+	n, s := float64(arrived-x.arrived), now.Seconds(x.counted)
+	if x.counted != 0 {
+		if n < demandRequests/4 && s < demandSeconds {
+			return
+		}
+		x.memory = max(leastDemand, min(demandSeconds, demandRequests*s/max(1, n)))
+	}
+	x.arrived, x.counted = arrived, now
+}
+
+// heldWork is the work, decode included, of what a tenant has held, in seconds.
+func (d *Dispatch) heldWork(u *tenantLoad) float64 {
+	l := &d.learned
+	return u.work + l.output.v*(l.coef.DSeq*float64(u.queued)+l.coef.DCtx*u.tokens)
+}
+
+// memoryUsed is the part of the pool's KV memory that requests in flight hold.
+func (d *Dispatch) memoryUsed() float64 {
+	used, all := 0.0, 0.0
+	for i := range d.slots {
+		if s := &d.slots[i]; s.Drop == route.DropNone && s.KVTokens > 0 {
+			used += float64(s.PinnedBlocks)*d.learned.blockTokens + s.TailTokens + s.Generated
+			all += s.KVTokens * s.KVLimit
+		}
+	}
+	return used / max(1, all)
+}
+
 // judgeShares looks which tenant is over its share.
 func (d *Dispatch) judgeShares() {
 	x := &d.shares
@@ -165,11 +213,13 @@ func (d *Dispatch) judgeShares() {
 		return
 	}
 	x.next = d.now.AddSeconds(judgeEvery)
+	x.adapt(d.now, d.n.Arrived)
+	memory := x.remembers()
 	first, most, second := int32(-1), 0.0, 0.0
 	total := 0.0
 	for t := range x.tenants {
 		u := &x.tenants[t]
-		v := (u.asked.value(d.now, demandSeconds) + u.work) / d.fair.Weight(int32(t))
+		v := (u.asked.value(d.now, memory) + d.heldWork(u)) / d.fair.Weight(int32(t))
 		total += u.served.value(d.now, servedSeconds) / servedSeconds
 		if v > most {
 			first, most, second = int32(t), v, most
@@ -178,12 +228,13 @@ func (d *Dispatch) judgeShares() {
 		}
 	}
 	x.capacity = max(total, x.capacity*math.Exp2(-judgeEvery/capacityHalf))
-	if second <= leastActive*most {
+	least := leastActive * x.capacity * memory
+	if second <= least {
 		d.setOver(-1)
 		return
 	}
 	if x.over >= 0 {
-		if x.tenants[x.over].queued > 0 && first == x.over {
+		if first == x.over && (x.tenants[first].queued > 0 || d.memoryUsed() > tightMemory) {
 			x.idle = d.now
 		}
 		if d.now.Seconds(x.idle) > overEnds {
@@ -194,11 +245,12 @@ func (d *Dispatch) judgeShares() {
 		weights := 0.0
 		for t := range x.tenants {
 			u := &x.tenants[t]
-			if u.queued > 0 || u.asked.value(d.now, demandSeconds) > leastActive*most {
+			if u.queued > 0 || u.asked.value(d.now, memory) > least {
 				weights += d.fair.Weight(int32(t))
 			}
 		}
-		if x.tenants[first].queued == 0 || most < overFactor*second || most/demandSeconds < overShare*x.capacity/weights {
+		if most < overFactor*second || most/memory < overShare*x.capacity/weights ||
+			x.tenants[first].queued == 0 && d.memoryUsed() <= tightMemory {
 			return
 		}
 		d.setOver(first)
@@ -249,7 +301,8 @@ func (d *Dispatch) placesFor(others float64) int {
 	if carried <= 0 {
 		return max(1, d.ready)
 	}
-	need := others / (carried / float64(n)) / othersLoad
+	each := max(carried/float64(n), d.shares.capacity/float64(max(1, d.ready)))
+	need := others / each / othersLoad
 	return min(max(d.ready-int(math.Ceil(need)), 1), max(1, d.ready))
 }
 
@@ -340,8 +393,12 @@ func (d *Dispatch) boundFor(e *entry) float64 {
 		for t := range d.shares.tenants {
 			weights += d.fair.Weight(int32(t))
 		}
-		part := float64(max(1, d.ready)) * d.fair.Weight(e.tenant) / weights
-		fcfs = max(fcfs, d.shares.tenants[e.tenant].work/part)
+		part := d.fair.Weight(e.tenant) / weights
+		u := &d.shares.tenants[e.tenant]
+		fcfs = max(fcfs, u.work/(part*float64(max(1, d.ready))))
+		if c := d.shares.capacity; c > 0 {
+			fcfs = max(fcfs, d.heldWork(u)/(part*c))
+		}
 	}
 	bound := d.o.MaxHold*fcfs + 1
 	if most := d.holdMost(); most > 0 {
