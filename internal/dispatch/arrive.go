@@ -57,6 +57,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
 			late.Round(time.Millisecond).String() + " after the deadline"}, out
 	}
+	d.rent(e, dec)
 	led := d.led(i, dec)
 	p := dec.Pick()
 	slot := dec.Chosen
@@ -131,6 +132,7 @@ func (d *Dispatch) ask(i int32, dec *route.Decision, peek bool) int {
 	d.question(e)
 	d.index.MatchPinned(e.req.Blocks, d.hits, d.pinned)
 	d.recall(e)
+	d.credits(e)
 	if p, ok := d.policy.(route.Peeker); ok && peek {
 		p.Peek(&d.in, dec)
 	} else {
@@ -146,7 +148,7 @@ func (d *Dispatch) question(e *entry) {
 	in.PromptTokens, in.BlockTokens, in.Arrival = e.prompt, e.blockTokens, e.arrival
 	in.Last = d.isOver(e)
 	in.Slots, in.Drops, in.Hits, in.Pinned = d.slots, d.drops, d.hits, d.pinned
-	in.Queue = nil
+	in.Queue, in.Credits = nil, nil
 	if d.queued > 0 || d.heldThere > 0 {
 		in.Queue = d
 	}

@@ -29,6 +29,11 @@ const (
 	scaleMemory = 0.99
 	scalePrior  = 0.5
 	namedPrior  = 20
+	// A profile counts as right where sureLeast observations agree with it within a
+	// factor of sureRatio, and what was learned after sureAfter of them.
+	sureRatio = 2
+	sureLeast = 8
+	sureAfter = 100
 	// stalledMost is the share of a stream's time that prefills of others may take
 	// up for its decode steps to be told from them.
 	stalledMost = 0.5
@@ -57,11 +62,15 @@ func (m *mean) add(v float64) {
 }
 
 // scale is a ratio of observed to expected seconds, by decayed sums.
-type scale struct{ observed, expected float64 }
+type scale struct {
+	observed, expected float64
+	n                  int // observations
+}
 
 func (s *scale) add(observed, expected, memory float64) {
 	s.observed = s.observed*memory + observed
 	s.expected = s.expected*memory + expected
+	s.n++
 }
 
 // ratio is bounded: beyond a factor of 64 something else than speed is wrong.
@@ -105,7 +114,8 @@ func (l *learned) init(o *Options) {
 	if p.Name != engine.DefaultProfile {
 		prior = namedPrior
 	}
-	l.prefill, l.decode, l.missed = scale{prior, prior}, scale{prior, prior}, scale{prior, prior}
+	even := scale{observed: prior, expected: prior}
+	l.prefill, l.decode, l.missed = even, even, even
 	l.output.v = defaultOutput
 	l.ttft.v = 0.2
 	l.e2e.v = 0.2 + defaultOutput*p.Base
@@ -187,6 +197,14 @@ func (l *learned) context(now fleet.Time, maxTokens int) route.Context {
 		c.OwnOutput = min(c.OwnOutput, float64(maxTokens))
 	}
 	return c
+}
+
+// sure reports whether the price of prefill is known well enough to spend some on
+// copies: it is about what the profile says, or was observed often. To learn it takes
+// prompts that wait for one another, which copies avoid.
+func (l *learned) sure() bool {
+	r, n := l.prefill.ratio(), l.prefill.n
+	return l.fixed || n >= sureAfter || n >= sureLeast && r > 1/sureRatio && r < sureRatio
 }
 
 // rescale makes the coefficients the profile's times the learned corrections.
@@ -299,7 +317,7 @@ func (d *Dispatch) sawEnd(i int32, e *entry, n float64) {
 func (d *Dispatch) sawSpeed(i int32, observed, expected float64) {
 	p := &d.aux[i].speed
 	if p.slow.expected == 0 {
-		p.slow = scale{slowPrior, slowPrior}
+		p.slow = scale{observed: slowPrior, expected: slowPrior}
 	}
 	p.slow.add(observed, expected/d.slots[i].Speed, slowMemory)
 	if d.samples++; d.samples%middleEvery == 0 || len(d.slots) <= middleEvery {

@@ -56,6 +56,7 @@ type Dispatch struct {
 
 	adapterWait []float64
 	holders     map[string]int32 // slots that an adapter is believed at, by name
+	rents       rents
 
 	shadow    route.Policy // decides without effect; nil: none
 	shadowDec route.Decision

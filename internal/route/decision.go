@@ -19,6 +19,7 @@ type Candidate struct {
 	Hit      int32   // leading blocks believed cached
 	Cached   float32 // tokens of the prompt believed cached
 	Uncached float32 // tokens to prefill
+	Credit   float32 // of those, paid for by earlier requests
 
 	CostMS float64           // sum of Terms, or the policy's own score; less is better
 	OwnMS  float64           // expected time to first token

@@ -115,7 +115,10 @@ type Input struct {
 	// Pinned holds, per slot, the leading blocks that requests in flight there hold
 	// already: placing the request pins no new memory for them. At most Hits.
 	Pinned []int32
-	Queue  QueueView // nil: the router's own queue is off
+	// Credits holds, per slot, how many of the tokens that are missing there earlier
+	// requests have paid for, in delay, for want of a copy. nil: none.
+	Credits []float32
+	Queue   QueueView // nil: the router's own queue is off
 	// AdapterCold says, per slot, that the request's LoRA adapter would have to be
 	// loaded there first. nil where the request names no adapter.
 	AdapterCold []bool

@@ -87,6 +87,8 @@ func (c *Candidate) PriceAt(in *Input, slot int32) {
 //	others     x * (behind + to come + exchange*streams + 2*hit share where the cache is full)
 //	decode     exchange * output * (DSeq*streams + DCtx*context)
 //	memory     0.3 * output * step * newly pinned share * used/(1 - used)
+//	followers  less the part of x, and of what it costs others, that earlier requests
+//	           paid for want of the copy that it makes; nothing where the cache is full
 func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	speed := float64(c.Speed) * 1e3 // seconds of the pool's model to ms here
 	n, streams, ctx := float64(c.Uncached), float64(c.Streams), float64(c.CtxTokens)
@@ -112,13 +114,19 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used/max(leastFree, 1-used))
 	adapter := float64(c.AdapterMS)
 
+	followers := 0.0
+	if c.Credit > 0 && n > 0 && !c.Full {
+		followers = -min(1, float64(c.Credit)/n) * (work + behind + toCome + stall + evicted)
+	}
+
 	c.OwnMS = pending + ahead + wait + work + steps + adapter
-	c.CostMS = c.OwnMS + behind + toCome + stall + evicted + decode + memory
+	c.CostMS = c.OwnMS + behind + toCome + stall + evicted + decode + memory + followers
 	t[TermPending], t[TermAhead], t[TermMemoryWait] = float32(pending), float32(ahead), float32(wait)
 	t[TermPrefill], t[TermSteps] = float32(work), float32(steps)
 	t[TermBehind], t[TermToCome] = float32(behind), float32(toCome)
 	t[TermStreams], t[TermEvicted] = float32(stall), float32(evicted)
 	t[TermDecode], t[TermMemoryPrice], t[TermAdapter] = float32(decode), float32(memory), float32(adapter)
+	t[TermFollowers] = float32(followers)
 	if x.Without != 0 {
 		c.leaveOut(x.Without)
 	}
@@ -178,3 +186,13 @@ func (c *Candidate) MemoryWaitMS(e *Coef, x *Context) float64 {
 	w, _, _ := c.memory(step, x.MeanOutput)
 	return w
 }
+
+// PrefillCostMS is the part of the cost, others' delay included, that is due to
+// computing what is missing of the prompt.
+func (c *Candidate) PrefillCostMS() float64 {
+	t := &c.Terms
+	return float64(t[TermPrefill] + t[TermBehind] + t[TermToCome] + t[TermStreams] + t[TermEvicted])
+}
+
+// AloneMS is the cost without what earlier requests paid.
+func (c *Candidate) AloneMS() float64 { return c.CostMS - float64(c.Terms[TermFollowers]) }

@@ -64,6 +64,10 @@ func (c *Candidate) observe(in *Input, s *Slot) {
 		c.QueuedKV -= float32(s.QueuedLastTokens)
 	}
 	c.CtxTokens = float32(s.CtxTokens)
+	c.Credit = 0
+	if in.Credits != nil {
+		c.Credit = min(c.Uncached, in.Credits[c.Slot])
+	}
 	c.PendingMS = float32(s.Pending(in.Now) * 1e3)
 	c.AheadMS, c.Behind, c.AdapterMS, c.CostMS, c.OwnMS = 0, 0, 0, 0, 0
 	c.Speed = float32(s.Speed)

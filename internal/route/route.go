@@ -29,12 +29,13 @@ const (
 	TermDecode                  // its own decode, among the streams there
 	TermMemoryPrice             // KV memory that it newly pins
 	TermAdapter                 // load time of its LoRA adapter
+	TermFollowers               // less: what earlier requests paid for want of the copy that it makes
 	NumTerms        = iota
 )
 
 var termNames = [NumTerms]string{
 	"pending", "ahead", "memory_wait", "prefill", "steps", "behind", "to_come",
-	"streams", "evicted", "decode", "memory_price", "adapter",
+	"streams", "evicted", "decode", "memory_price", "adapter", "followers",
 }
 
 func (t Term) String() string {

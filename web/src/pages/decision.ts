@@ -7,10 +7,10 @@ import { clock, count, known, ms, pct, words } from "../lib/format.ts";
 import { Copy, Empty, Page, Panel, Track, byName } from "../lib/ui.ts";
 import type { Candidate, Decision } from "../lib/types.ts";
 
-const TERMS = ["pending", "ahead", "memory_wait", "prefill", "steps", "behind", "to_come", "streams", "evicted", "decode", "memory_price", "adapter"];
+const TERMS = ["pending", "ahead", "memory_wait", "prefill", "steps", "behind", "to_come", "streams", "evicted", "decode", "memory_price", "adapter", "followers"];
 const WHAT: Record<string, string> = {
   pending: "prefill that is queued there", ahead: "requests that go first", memory_wait: "wait for KV memory", prefill: "its own uncached prompt", steps: "decode steps in between",
-  behind: "delay of requests behind it", to_come: "delay of requests that are expected", streams: "delay of running streams", evicted: "cache of others that it pushes out", decode: "its own answer", memory_price: "memory that it pins", adapter: "loading the adapter",
+  behind: "delay of requests behind it", to_come: "delay of requests that are expected", streams: "delay of running streams", evicted: "cache of others that it pushes out", decode: "its own answer", memory_price: "memory that it pins", adapter: "loading the adapter", followers: "less: paid for by earlier requests",
 };
 
 const signal = (c: Candidate, name: string) => c.signals?.find((s) => s.name === name);
