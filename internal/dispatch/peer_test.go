@@ -26,6 +26,14 @@ func (l *listener) follow(m *model) {
 	}
 }
 
+// listen lets a listener hear what m does call by call: a list that changes between two
+// calls must not come before what the first one told.
+func listen(m *model, d *Dispatch) *listener {
+	l := &listener{d: d}
+	m.after = func() { l.follow(m) }
+	return l
+}
+
 // TestPeers: whatever a router does, one that hears its notes counts the same at every
 // endpoint; one that joins in the middle gets there; and when the router is done, or
 // gone, nothing of it is left.
@@ -34,12 +42,10 @@ func TestPeers(t *testing.T) {
 		o := Options{Queue: rapid.Bool().Draw(t, "queue"), Profile: testProfile(), Share: true, Fixed: true}
 		other := func() *Dispatch { return New(Options{Profile: testProfile(), Share: true, Fixed: true}) }
 		m := &model{t: t, d: New(o), now: 1e9, snap: &fleet.Snapshot{}, reqs: map[Ticket]fleet.Request{}, tried: map[Ticket][]string{}}
+		l := listen(m, other())
 		m.observe()
-		l := &listener{d: other()}
-		l.follow(m)
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			m.step()
-			l.follow(m)
 		}
 		compare(t, m, l.d)
 
@@ -57,7 +63,6 @@ func TestPeers(t *testing.T) {
 		empty(t, late, m.now)
 
 		m.finish()
-		l.follow(m)
 		empty(t, l.d, m.now)
 		if p := l.d.Peer(1); p.InFlight != 0 || p.Held != 0 {
 			t.Fatalf("left over %+v", p)
@@ -72,14 +77,12 @@ func TestPeersOfHeld(t *testing.T) {
 		o := Options{Queue: rapid.Bool().Draw(t, "queue"), Profile: testProfile(), Share: true, Fixed: true, HoldFor: 2e9}
 		other := func() *Dispatch { return New(Options{Profile: testProfile(), Share: true, Fixed: true}) }
 		m := &model{t: t, d: New(o), now: 1e9, snap: &fleet.Snapshot{}, reqs: map[Ticket]fleet.Request{}, tried: map[Ticket][]string{}}
+		l := listen(m, other())
 		m.observe()
-		l := &listener{d: other()}
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
-			l.follow(m)
 			sameCold(t, m, l.d)
 			m.step()
 		}
-		l.follow(m)
 		late := other()
 		late.Observe(m.now, m.snap, nil)
 		for _, n := range m.d.Tell(nil) {
@@ -89,7 +92,6 @@ func TestPeersOfHeld(t *testing.T) {
 		late.PeerGone(m.now, 1, nil)
 		empty(t, late, m.now)
 		m.finish()
-		l.follow(m)
 		empty(t, l.d, m.now)
 	})
 }

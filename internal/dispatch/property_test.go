@@ -78,6 +78,7 @@ type model struct {
 	arrived int
 	ended   int
 	refused int
+	after   func() // called after each call of d; nil: nothing
 }
 
 func (m *model) do(c call) (Ticket, Verdict) {
@@ -97,6 +98,9 @@ func (m *model) do(c call) (Ticket, Verdict) {
 	}
 	for _, s := range sends {
 		m.carry(s)
+	}
+	if m.after != nil {
+		m.after()
 	}
 	return t, v
 }
