@@ -172,7 +172,7 @@ test("knobs by keyboard, state in the address, and the real simulator in about a
   await page.getByRole("button", { name: "Measure the price" }).click();
   await page.getByRole("group", { name: "price of isolation" }).getByRole("row", { name: /^user/ }).waitFor();
   assert.equal(await page.getByRole("group", { name: "price of isolation" }).getByRole("row").count(), 4);
-  await page.getByRole("button", { name: "Ask the other policies" }).click();
+  await page.getByRole("button", { name: "Ask about the last decisions" }).click();
   await page.getByRole("group", { name: "other policies on recorded decisions" }).waitFor();
   assert.deepEqual(bad, []);
   await context.close();
