@@ -26,7 +26,8 @@ deploy/render.sh --check
 keda=$PENSTOCK_CACHE/kube/keda-v2.21.0
 lws=$PENSTOCK_CACHE/kube/crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml
 dir=$(mktemp -d)
-trap 'e2e/kube/cluster.sh down "$dir/cluster"; rm -rf "$dir"' EXIT
+# A half that fails leaves its cluster to this.
+trap 'for v in v1.37.2 v1.36.3; do KUBE_VERSION=$v e2e/kube/cluster.sh down "$dir/hands-$v"; done; rm -rf "$dir"' EXIT
 scenarios=(
   'T1 a wanted number is reached and held while no replica becomes ready'
   'T2 the metrics API away for a minute moves nothing'
@@ -81,24 +82,29 @@ shown() {
   return $missing
 }
 
-# scaling VERSION GO-TESTS [CASE...] runs a cluster of that version.
-scaling() {
+# hands VERSION GO-TESTS runs the Go tests against a cluster of that version, and with KEDA
+# in it those of KEDA.
+hands() {
   export KUBE_VERSION=$1
-  local tests=$2
-  shift 2
-  e2e/kube/cluster.sh up "$dir/cluster" kcm kwok
-  export PENSTOCK_E2E_KUBECONFIG=$dir/cluster/admin.kubeconfig
+  local tests=$2 at=$dir/hands-$1
+  e2e/kube/cluster.sh up "$at" kcm kwok
+  export PENSTOCK_E2E_KUBECONFIG=$at/admin.kubeconfig
   # The real CRD, where it could be had; else the test makes one of its own.
   [ ! -f "$lws" ] || "$bin/kubectl" --kubeconfig "$PENSTOCK_E2E_KUBECONFIG" apply --server-side -f "$lws"
-  go test -v -count=1 -run "$tests" ./internal/kube ./internal/cli 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
-  if [ -n "$with_keda" ]; then
-    e2e/kube/cluster.sh start "$dir/cluster" keda-operator
-    e2e/kube/cluster.sh start "$dir/cluster" keda-adapter
-    PENSTOCK_E2E_KEDA=1 go test -v -count=1 -run 'TestClusterKEDA|TestClusterOtherAdapter' ./internal/cli 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
+  go test -v -count=1 -run "$tests" ./internal/kube ./internal/cli
+  if [ "$1" = v1.37.2 ] && [ -n "$with_keda" ]; then
+    e2e/kube/cluster.sh start "$at" keda-operator
+    e2e/kube/cluster.sh start "$at" keda-adapter
+    PENSTOCK_E2E_KEDA=1 go test -v -count=1 -run 'TestClusterKEDA|TestClusterOtherAdapter' ./internal/cli
   fi
-  e2e/kube/cluster.sh down "$dir/cluster"
-  rm -rf "$dir/cluster"
-  python3 e2e/kube/scaling.py "$@" 2>&1 | tee -a "$dir/$KUBE_VERSION.log"
+  e2e/kube/cluster.sh down "$at"
+}
+
+# pools VERSION [CASE...] runs whole pools on a cluster of that version.
+pools() {
+  export KUBE_VERSION=$1
+  shift
+  python3 e2e/kube/scaling.py "$@"
 }
 
 with="without KEDA (e2e/kube/build-keda.sh builds it)" with_keda=
@@ -106,15 +112,28 @@ if [ -x "$keda/keda-operator" ] && [ -x "$keda/keda-adapter" ]; then
   with="KEDA 2.21.0" with_keda=1
   scenarios+=("${keda_scenarios[@]}")
 fi
-scaling v1.37.2 TestCluster
-python3 e2e/kube/stacks.py 2>&1 | tee -a "$dir/v1.37.2.log"
-shown v1.37.2 "${scenarios[@]}" "${newest[@]}"
-
-oldest="old cluster skipped: e2e/kube/build.sh v1.36.3 builds it" with_keda=
+oldest="old cluster skipped: e2e/kube/build.sh v1.36.3 builds it" with_old=
 if [ -x "$PENSTOCK_CACHE/kube/bin-v1.36.3/kube-apiserver" ] && [ -x "$PENSTOCK_CACHE/kube/bin-v1.36.3/kube-controller-manager" ]; then
-  scaling v1.36.3 'TestClusterHPA$|TestClusterHPAWake$|TestClusterDrivenByHand$|TestClusterUpAndDown$|TestClusterLeaderWorkerSet$' \
-    zero_by_scale zero_by_hpa zero_by_hpa_and_scale
-  shown v1.36.3 "${old[@]}"
-  oldest="1.36.3 as the old cluster"
+  oldest="1.36.3 as the old cluster" with_old=1
 fi
+
+# Both halves mostly wait for controllers, so they run beside each other.
+(
+  set -e
+  hands v1.37.2 TestCluster >"$dir/hands.log" 2>&1
+  [ -z "$with_old" ] || hands v1.36.3 'TestClusterHPA$|TestClusterHPAWake$|TestClusterDrivenByHand$|TestClusterUpAndDown$|TestClusterLeaderWorkerSet$' >"$dir/v1.36.3.log" 2>&1
+) &
+beside=$!
+failed=0
+pools v1.37.2 >"$dir/v1.37.2.log" 2>&1 || failed=1
+python3 e2e/kube/stacks.py >>"$dir/v1.37.2.log" 2>&1 || failed=1
+[ -z "$with_old" ] || pools v1.36.3 zero_by_scale zero_by_hpa zero_by_hpa_and_scale >"$dir/pools-v1.36.3.log" 2>&1 || failed=1
+wait $beside || failed=1
+touch "$dir/hands.log" "$dir/v1.36.3.log" "$dir/pools-v1.36.3.log"
+cat "$dir/hands.log" >>"$dir/v1.37.2.log"
+cat "$dir/pools-v1.36.3.log" >>"$dir/v1.36.3.log"
+cat "$dir/v1.37.2.log" "$dir/v1.36.3.log"
+shown v1.37.2 "${scenarios[@]}" "${newest[@]}" || failed=1
+[ -z "$with_old" ] || shown v1.36.3 "${old[@]}" || failed=1
+[ $failed = 0 ] || exit 1
 echo "LAYER: Kubernetes 1.37.2, $oldest, kwok 0.8.0, InferencePool v1 of 1.6.0, Envoy 1.40.0, $with"
