@@ -36,7 +36,6 @@ type conn struct {
 	base *http.Request // with the context
 	req  http.Request
 	url  url.URL
-	addr string
 	body body
 	resp response
 

@@ -71,7 +71,8 @@ func (s *Server) Serve(l net.Listener) error {
 		}
 		// As net/http does: out of descriptors is no reason to stop.
 		var ne net.Error
-		if !errors.As(err, &ne) || !ne.Temporary() { //nolint:staticcheck // there is no other word for it
+		//lint:ignore SA1019 net/http goes by it, too, and there is no other word for it
+		if !errors.As(err, &ne) || !ne.Temporary() {
 			return err
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
