@@ -324,6 +324,7 @@ func (c *refCore) load(a string) int {
 	if len(c.resident) == c.p.LoRASlots {
 		for i, r := range c.resident {
 			if !c.inUse(r) {
+				c.stats.AdapterEvictions++
 				c.resident = append(c.resident[:i:i], c.resident[i+1:]...)
 				break
 			}
