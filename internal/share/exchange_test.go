@@ -203,6 +203,8 @@ func FuzzNotes(f *testing.F) {
 	n := sent(1, 2, 3)
 	b = appendNote(b, &n)
 	f.Add(b)
+	f.Add(appendPart(append(appendPool(nil, 3), itemWant), 3, 1, []byte{7, 8}))
+	f.Add([]byte{itemReset, itemWant})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := noteReader{b: b}
 		var out []byte
@@ -215,8 +217,11 @@ func FuzzNotes(f *testing.F) {
 			switch item {
 			case itemPool:
 				out = appendPool(out, pool)
-			case itemReset:
-				out = append(out, itemReset)
+			case itemReset, itemWant:
+				out = append(out, item)
+			case itemIndex:
+				total, at, data := r.part()
+				out = appendPart(out, total, at, data)
 			default:
 				out = appendNote(out, &n)
 			}
@@ -228,8 +233,12 @@ func FuzzNotes(f *testing.F) {
 		again := noteReader{b: out}
 		for {
 			var n dispatch.Note
-			if _, _, ok := again.next(&n); !ok {
+			item, _, ok := again.next(&n)
+			if !ok {
 				break
+			}
+			if item == itemIndex {
+				again.part()
 			}
 		}
 		if again.bad {

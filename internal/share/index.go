@@ -141,12 +141,8 @@ func (x *Exchange) give(f *framer, l *link) error {
 		x.o.Log.Info("a router asked for the prefix index", "router", l.router, "bytes", len(data))
 		for at := 0; ; at += indexPart {
 			part := data[min(at, len(data)):min(at+indexPart, len(data))]
-			out := append(appendPool(nil, pool), itemIndex)
-			for _, v := range [...]int{len(data), at, len(part)} {
-				out = binary.LittleEndian.AppendUint32(out, uint32(v))
-			}
 			_ = f.c.SetWriteDeadline(time.Now().Add(goneAfter))
-			if err := f.write(append(out, part...)); err != nil {
+			if err := f.write(appendPart(appendPool(nil, pool), len(data), at, part)); err != nil {
 				return err
 			}
 			if at+indexPart >= len(data) {
@@ -155,6 +151,15 @@ func (x *Exchange) give(f *framer, l *link) error {
 		}
 	}
 	return nil
+}
+
+// appendPart appends the part at offset at of an index of total bytes.
+func appendPart(dst []byte, total, at int, part []byte) []byte {
+	dst = append(dst, itemIndex)
+	for _, v := range [...]int{total, at, len(part)} {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(v))
+	}
+	return append(dst, part...)
 }
 
 // part reads a part of an index.
