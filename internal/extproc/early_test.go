@@ -335,6 +335,34 @@ func TestServedByTheNextOfTheList(t *testing.T) {
 	}
 }
 
+// TestStatusOfTheEngineCounts: an error of the engine, which Envoy names in :status, counts
+// against the replica that gave it, and nothing of the request stays behind.
+func TestStatusOfTheEngineCounts(t *testing.T) {
+	fault := `{"error":{"message":"x"}}`
+	for _, c := range []struct {
+		status, body string
+		failed       bool
+	}{{"200", `{"choices":[]}`, false}, {"404", fault, false}, {"500", fault, true}, {"503", fault, true}} {
+		f := newPool(t, 1)
+		_, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})
+		p := newProxy(t, addr)
+		p.send(heads(chatPath, false, fds, fds), reqBody(chatBody("m", "x"), true))
+		p.recv()
+		p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetRequestBody() })
+		p.send(respStatus(c.status, "application/json"))
+		p.recv()
+		p.send(respBody(c.body, true))
+		p.body(func(r *extprocv3.ProcessingResponse) *extprocv3.BodyResponse { return r.GetResponseBody() })
+		p.cancel()
+		for f.Stats().Totals.InFlight != 0 {
+			time.Sleep(time.Millisecond)
+		}
+		if n := f.Stats().Endpoints[0].Failed; n > 0 != c.failed {
+			t.Errorf("after %s the replica has %d failures", c.status, n)
+		}
+	}
+}
+
 // faulty is a policy with a bug.
 type faulty struct{}
 

@@ -104,10 +104,12 @@ func respBody(b string, eos bool) *extprocv3.ProcessingRequest {
 		ResponseBody: &extprocv3.HttpBody{Body: []byte(b), EndOfStream: eos}}}
 }
 
-func respHeads(ctype string) *extprocv3.ProcessingRequest {
+func respHeads(ctype string) *extprocv3.ProcessingRequest { return respStatus("200", ctype) }
+
+func respStatus(status, ctype string) *extprocv3.ProcessingRequest {
 	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
 		ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-			{Key: ":status", RawValue: []byte("200")}, {Key: "content-type", RawValue: []byte(ctype)}}}}}}
+			{Key: ":status", RawValue: []byte(status)}, {Key: "content-type", RawValue: []byte(ctype)}}}}}}
 }
 
 const (

@@ -91,6 +91,23 @@ func TestKVLayouts(t *testing.T) {
 	}
 }
 
+// An event that cannot be read costs itself, not the batch.
+func TestKVBadEvent(t *testing.T) {
+	good := func(h int) any { return []any{"BlockRemoved", []int{h}} }
+	for name, bad := range map[string]any{
+		"a hash that is a map": []any{"BlockRemoved", []any{map[string]any{"h": 1}}}, "hashes that are a number": []any{"BlockStored", 7, nil, []int{1}, 4},
+		"a size that is a text": map[string]any{"type": "BlockStored", "block_hashes": []int{1}, "block_size": "four"}, "no tag": []any{}, "a number": 5,
+	} {
+		b, err := decodeKV(pack(t, []any{1.5, []any{good(1), bad, good(2)}, 3}))
+		if err != nil || b.bad != 1 || b.rank != 3 || len(b.events) != 2 || !cmp.Equal(b.events[1].hashes, []uint64{2}) {
+			t.Errorf("%s: %+v %v", name, b, err)
+		}
+	}
+	if b, err := decodeKV([]byte{0x92, 0x01, 0x92, 0x92, 0xac}); err == nil {
+		t.Errorf("a message that ends within an event: %+v", b)
+	}
+}
+
 func FuzzKV(f *testing.F) {
 	for _, b := range layouts(f) {
 		f.Add(b)

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -31,6 +32,7 @@ type kvEvent struct {
 type kvBatch struct {
 	events []kvEvent
 	rank   int
+	bad    int // events that are there and cannot be read
 }
 
 // Bounds of one message: a step of an engine stores a few thousand blocks at most.
@@ -45,14 +47,16 @@ const (
 var errKV = errors.New("malformed KV events")
 
 // decodeKV reads a batch: [time, [event...], rank?] where an event is a map with its
-// type or an array with the tag first. What is unknown is left out.
+// type or an array with the tag first. What is unknown is left out, and so is an event
+// with a field of another type than is known: the others of its batch hold still.
 func decodeKV(payload []byte) (b kvBatch, err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, errKV) {
 			err = fmt.Errorf("%w: %v", errKV, err)
 		}
 	}()
-	d := msgpack.NewDecoder(bytes.NewReader(payload))
+	r := bytes.NewReader(payload) // which the decoder reads without a buffer of its own
+	d := msgpack.NewDecoder(r)
 	n, err := d.DecodeArrayLen()
 	if err != nil || n < 2 {
 		return b, errKV
@@ -65,11 +69,19 @@ func decodeKV(payload []byte) (b kvBatch, err error) {
 		return b, errKV
 	}
 	for range max(0, events) {
+		start := r.Size() - int64(r.Len())
 		e, err := decodeKVEvent(d)
-		if err != nil {
+		if err == nil {
+			b.events = append(b.events, e)
+			continue
+		}
+		b.bad++
+		if _, err := r.Seek(start, io.SeekStart); err != nil {
 			return b, err
 		}
-		b.events = append(b.events, e)
+		if err := kvSkip(d, 0); err != nil {
+			return b, err
+		}
 	}
 	if n > 2 {
 		if v, err := d.DecodeInt(); err == nil { // anything else is no rank

@@ -358,6 +358,10 @@ func (r *KVReader) session(ctx context.Context, k *kvReader, s kvSource, v *kvVi
 			out = append(v.doubt(out), CacheChange{Kind: CacheUsed, Tokens: float64(v.state.Tokens)})
 		} else {
 			out = v.take(seq, &b, time.Now(), out)
+			if b.bad > 0 {
+				v.state.Bad += uint64(b.bad)
+				out = v.doubt(out)
+			}
 		}
 		r.note(k, s.rank, v.state)
 		r.o.Apply(k.id, out)
@@ -390,7 +394,7 @@ func (r *KVReader) fill(ctx context.Context, s kvSource, v *kvView, seq uint64, 
 					break
 				}
 				b, err := decodeKV(m.payload)
-				if err != nil {
+				if err != nil || b.bad > 0 {
 					break
 				}
 				out = v.take(m.seq, &b, time.Now(), out)

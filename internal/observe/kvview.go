@@ -81,7 +81,7 @@ type KVState struct {
 	Healed   uint64 // of these made good by a replay
 	Restarts uint64 // times that the sequence began anew
 	Orphans  uint64 // blocks whose parent was unknown
-	Bad      uint64 // messages that could not be read
+	Bad      uint64 // messages and events that could not be read
 	Blocks   int    // that the engine says it caches
 	Tokens   int
 	Unsure   bool
