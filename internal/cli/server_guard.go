@@ -45,24 +45,13 @@ func newGuard(c *config.Config) (*guard, error) {
 	}
 	if len(c.Auth.JWT) > 0 {
 		var list []identity.Issuer
-		var logins []identity.LoginIssuer
-		for i, j := range c.Auth.JWT {
-			if j.Login {
-				l := identity.LoginIssuer{URL: j.Issuer, ClientID: j.Audience, Redirect: j.LoginRedirect}
-				if j.LoginSecretFile != "" {
-					secret, err := config.ReadSecret(j.LoginSecretFile)
-					if err != nil {
-						return nil, failf("", "auth.jwt[%d].loginSecretFile: %v", i, err)
-					}
-					l.Secret = secret.Reveal()
-				}
-				logins = append(logins, l)
-			}
+		for _, j := range c.Auth.JWT {
 			list = append(list, identity.Issuer{URL: j.Issuer, Audience: j.Audience, TenantClaim: j.TenantClaim, RoleClaim: j.RoleClaim})
 		}
 		g.tokens = identity.NewTokens(list)
-		if len(logins) > 0 {
-			g.logins = identity.NewLogins(logins)
+		var err error
+		if g.logins, err = newLogins(c.Auth.JWT); err != nil {
+			return nil, err
 		}
 		door.Tokens = g.tokens
 	}
@@ -71,6 +60,28 @@ func newGuard(c *config.Config) (*guard, error) {
 	}
 	g.auth = door
 	return g, nil
+}
+
+// newLogins lets people sign in at the issuers that say so; nil where none does.
+func newLogins(list []config.JWT) (*identity.Logins, error) {
+	var out []identity.LoginIssuer
+	for i, j := range list {
+		if !j.Login {
+			continue
+		}
+		l := identity.LoginIssuer{URL: j.Issuer, ClientID: j.Audience, Redirect: j.LoginRedirect}
+		if j.LoginSecretFile != "" {
+			var err error
+			if l.Secret, err = config.ReadSecret(j.LoginSecretFile); err != nil {
+				return nil, failf("", "auth.jwt[%d].loginSecretFile: %v", i, err)
+			}
+		}
+		out = append(out, l)
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return identity.NewLogins(out), nil
 }
 
 // certificateCaller identifies clients by the certificate that the handshake

@@ -14,15 +14,17 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
+
+	"github.com/penstock-project/penstock/internal/config"
 )
 
 // LoginIssuer is an issuer at which people sign in with a browser. Its tokens must be
 // trusted by a Tokens, too: what a sign-in yields is judged like any other token.
 type LoginIssuer struct {
 	URL      string
-	ClientID string // the audience of its tokens
-	Secret   string // "": a public client, held by its proof key alone
-	Redirect string // address of the callback; "": the one that the browser came by
+	ClientID string        // the audience of its tokens
+	Secret   config.Secret // empty: a public client, held by its proof key alone
+	Redirect string        // address of the callback; "": the one that the browser came by
 }
 
 // Logins signs people in by the authorization code flow with a proof key (RFC 7636), a
@@ -93,7 +95,7 @@ func (l *Logins) Begin(ctx context.Context, n int, callback string) (to, state s
 		callback = i.Redirect
 	}
 	a := attempt{issuer: i, verifier: oauth2.GenerateVerifier(), nonce: rand.Text(), provider: p, until: time.Now().Add(loginFor),
-		flow: oauth2.Config{ClientID: i.ClientID, ClientSecret: i.Secret, Endpoint: p.Endpoint(), RedirectURL: callback, Scopes: []string{oidc.ScopeOpenID, "profile", "email"}}}
+		flow: oauth2.Config{ClientID: i.ClientID, ClientSecret: i.Secret.Reveal(), Endpoint: p.Endpoint(), RedirectURL: callback, Scopes: []string{oidc.ScopeOpenID, "profile", "email"}}}
 	state = rand.Text()
 	l.mu.Lock()
 	defer l.mu.Unlock()
