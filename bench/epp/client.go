@@ -124,7 +124,31 @@ func (c *client) request(ctx context.Context, b []byte, chunks int) (time.Durati
 	if n != len(b) {
 		return 0, fmt.Errorf("%d of %d bytes came back", n, len(b))
 	}
+	if chunks == 0 {
+		return took, whole(s)
+	}
 	return took, answer(s, chunks)
+}
+
+var wholeAnswer = []byte(`{"id":"chatcmpl-bench","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,"message":{"role":"assistant","content":"a word"},"finish_reason":"stop"}],"usage":{"prompt_tokens":470,"completion_tokens":2,"total_tokens":472}}`)
+
+// whole plays an answer that is no stream: head and one body with its usage, as engines
+// give it.
+func whole(s extprocv3.ExternalProcessor_ProcessClient) error {
+	for _, r := range []*extprocv3.ProcessingRequest{
+		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+			ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+				{Key: ":status", RawValue: []byte("200")}, {Key: "content-type", RawValue: []byte("application/json")}}}}}},
+		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: wholeAnswer, EndOfStream: true}}},
+	} {
+		if err := s.Send(r); err != nil {
+			return err
+		}
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var chunk = []byte(`data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1,"model":"bench","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null}]}` + "\n\n")
