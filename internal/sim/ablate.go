@@ -8,16 +8,18 @@ import (
 )
 
 // Ablations returns our picker with its queue, whole, and then once for each part
-// that can be left out: the terms of the price in their order, then the queue and
-// its mechanisms. It is the production code with the part switched off. The adapter
-// term is not among them: no cell has adapters.
+// that can be left out: the terms of the price in their order, then the mechanisms
+// of the queue and the queue itself. It is the production code with the part switched
+// off. The adapter term is not among them: no cell has adapters.
 func Ablations() []Contender {
 	out := []Contender{{Name: Ours, Policy: route.PolicyPenstock, Queue: true}}
 	add := func(name string, w dispatch.Without) {
 		out = append(out, Contender{Name: name, Policy: route.PolicyPenstock, Queue: true, Without: w})
 	}
-	for t := range route.TermAdapter {
-		add(t.String(), dispatch.Without{Terms: t.Only()})
+	for t := range route.Term(route.NumTerms) {
+		if t != route.TermAdapter {
+			add(t.String(), dispatch.Without{Terms: t.Only()})
+		}
 	}
 	add("order", dispatch.Without{Order: true})
 	add("steal", dispatch.Without{Steal: true})

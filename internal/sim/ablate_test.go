@@ -14,7 +14,7 @@ import (
 // shows: in an overloaded cell no run without a part of weight equals the whole one.
 func TestAblationLeavesPartsOut(t *testing.T) {
 	parts := Ablations()
-	if len(parts) != 1+int(route.TermAdapter)+5 || parts[0].Name != Ours || parts[0].Without != (dispatch.Without{}) || parts[len(parts)-1].Queue {
+	if len(parts) != 1+route.NumTerms-1+5 || parts[0].Name != Ours || parts[0].Without != (dispatch.Without{}) || parts[len(parts)-1].Queue {
 		t.Fatalf("%+v", parts)
 	}
 	seen := map[string]bool{}
@@ -41,7 +41,7 @@ func TestAblationLeavesPartsOut(t *testing.T) {
 			t.Errorf("%s: %+v, want %v", w.Part, w.TTFT, x)
 		}
 	}
-	for _, name := range []string{"prefill", "order", "queue"} {
+	for _, name := range []string{"prefill", "followers", "order", "queue"} {
 		if r.Each[0].TTFT[name] == 1 {
 			t.Errorf("without %s nothing changed: %+v", name, r.Each[0])
 		}
