@@ -197,14 +197,9 @@ type AuditList struct {
 }
 
 func (s *Server) auditLog(w http.ResponseWriter, r *http.Request) {
-	limit := 100
-	if v := r.URL.Query().Get("limit"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxDecisions {
-			fail(w, http.StatusBadRequest, "bad_limit", fmt.Sprintf("limit must be 1 to %d", maxDecisions))
-			return
-		}
-		limit = n
+	limit, ok := limitOf(w, r, 100)
+	if !ok {
+		return
 	}
 	out := AuditList{Schema: journal.AuditSchema, Entries: s.o.Audit.Last(limit)}
 	if out.Entries == nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/flow"
@@ -83,14 +82,9 @@ func (s *Server) oneScale(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) scaleHistory(w http.ResponseWriter, r *http.Request) {
-	limit := 50
-	if v := r.URL.Query().Get("limit"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxDecisions {
-			fail(w, http.StatusBadRequest, "bad_limit", fmt.Sprintf("limit must be 1 to %d", maxDecisions))
-			return
-		}
-		limit = n
+	limit, ok := limitOf(w, r, 50)
+	if !ok {
+		return
 	}
 	l, ok := s.o.Scaling.ScaleHistory(r.PathValue("pool"), limit)
 	if !ok {

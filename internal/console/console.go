@@ -249,14 +249,9 @@ func (s *Server) decisions(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	limit := 50
-	if v := r.URL.Query().Get("limit"); v != "" {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxDecisions {
-			fail(w, http.StatusBadRequest, "bad_limit", fmt.Sprintf("limit must be 1 to %d", maxDecisions))
-			return
-		}
-		limit = n
+	limit, ok := limitOf(w, r, 50)
+	if !ok {
+		return
 	}
 	writeJSON(w, http.StatusOK, Decisions{Schema: "penstock/decisions/v1", Decisions: s.o.Journal.Query(f, limit)})
 }
@@ -268,6 +263,20 @@ func filterOf(w http.ResponseWriter, r *http.Request) (journal.Filter, bool) {
 		return f, false
 	}
 	return f, true
+}
+
+// limitOf reads how many entries are asked for, usual where the query does not say.
+func limitOf(w http.ResponseWriter, r *http.Request, usual int) (int, bool) {
+	v := r.URL.Query().Get("limit")
+	if v == "" {
+		return usual, true
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > maxDecisions {
+		fail(w, http.StatusBadRequest, "bad_limit", fmt.Sprintf("limit must be 1 to %d", maxDecisions))
+		return 0, false
+	}
+	return n, true
 }
 
 // decision answers from memory, else from the files.
