@@ -24,6 +24,11 @@ func unusedPort(t *testing.T) int {
 	return ln.Addr().(*net.TCPAddr).Port
 }
 
+func unusedAddr(t *testing.T) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", unusedPort(t))
+}
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for range 2000 {

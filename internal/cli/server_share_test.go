@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,15 +18,7 @@ import (
 func TestSharingWithoutASecretDrawsOne(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	engine := newEngine(t)
-	var addr []string
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = append(addr, ln.Addr().String())
-		ln.Close()
-	}
+	addr := []string{unusedAddr(t), unusedAddr(t)}
 	var keys []uint64
 	for i := range 2 {
 		s, stop := runServer(t, func(c *config.Config) { c.Share.Peers, c.Share.Listen = strings.Join(addr, ","), addr[i] }, engine.URL)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -148,28 +147,26 @@ func TestStateOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestTwoRouters: each router sees what the other has in flight, and forgets it when
-// the other is gone.
-func TestTwoRouters(t *testing.T) {
-	engine := newEngine(t)
+// twoRouters returns what starts either of two routers with one secret that tell each
+// other what they send.
+func twoRouters(t *testing.T, replicas ...string) func(i int) (*server, func() error) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("what two routers know\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var addr []string
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = append(addr, ln.Addr().String())
-		ln.Close()
-	}
-	start := func(i int) (*server, func() error) {
+	addr := []string{unusedAddr(t), unusedAddr(t)}
+	return func(i int) (*server, func() error) {
 		return runServer(t, func(c *config.Config) {
 			c.Share.Peers, c.Share.Listen, c.Share.SecretFile = strings.Join(addr, ","), addr[i], secret
-		}, engine.URL)
+		}, replicas...)
 	}
+}
+
+// TestTwoRouters: each router sees what the other has in flight, and forgets it when
+// the other is gone.
+func TestTwoRouters(t *testing.T) {
+	engine := newEngine(t)
+	start := twoRouters(t, engine.URL)
 	a, stopA := start(0)
 	b, _ := start(1)
 	if a.hashKey != b.hashKey {
@@ -188,17 +185,7 @@ func TestTwoRouters(t *testing.T) {
 		}
 		return own, peers
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for range 2000 {
-			if ok() {
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		t.Fatalf("it never came to pass that %s", what)
-	}
-	until("b sees the stream of a", func() bool { own, peers := at(b); return own == 0 && peers == 1 })
+	eventually(t, "b sees the stream of a", func() bool { own, peers := at(b); return own == 0 && peers == 1 })
 	if own, peers := at(a); own != 1 || peers != 0 {
 		t.Errorf("a has %d of its own, %d of others", own, peers)
 	}
@@ -207,11 +194,11 @@ func TestTwoRouters(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	close(engine.gate)
-	until("b sees its end", func() bool { _, peers := at(b); return peers == 0 })
+	eventually(t, "b sees its end", func() bool { _, peers := at(b); return peers == 0 })
 	if err := stopA(); err != nil {
 		t.Fatal(err)
 	}
-	until("b forgets a", func() bool { st := b.peersStatus(); return !st.Peers[0].Heard })
+	eventually(t, "b forgets a", func() bool { st := b.peersStatus(); return !st.Peers[0].Heard })
 }
 
 // TestShareNeedsASecret: an exchange that others can reach is not open.
@@ -235,24 +222,7 @@ func TestShareNeedsASecret(t *testing.T) {
 func TestIndexFromAPeer(t *testing.T) {
 	const conversations = 24
 	urls, _ := startReplicas(t, 4, nil)
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("what two routers know\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var addr []string
-	for range 2 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr = append(addr, ln.Addr().String())
-		ln.Close()
-	}
-	start := func(i int) (*server, func() error) {
-		return runServer(t, func(c *config.Config) {
-			c.Share.Peers, c.Share.Listen, c.Share.SecretFile = strings.Join(addr, ","), addr[i], secret
-		}, urls...)
-	}
+	start := twoRouters(t, urls...)
 	a, stopA := start(0)
 	b, _ := start(1)
 	blocks := func(s *server) (n int) {
@@ -262,17 +232,7 @@ func TestIndexFromAPeer(t *testing.T) {
 		}
 		return n
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for range 2000 {
-			if ok() {
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-		t.Fatalf("it never came to pass that %s", what)
-	}
-	until("they hear each other", func() bool {
+	eventually(t, "they hear each other", func() bool {
 		p, q := a.peersStatus().Peers, b.peersStatus().Peers
 		return len(p) == 1 && len(q) == 1 && p[0].Heard && q[0].Heard
 	})
@@ -281,10 +241,10 @@ func TestIndexFromAPeer(t *testing.T) {
 	if err := stopA(); err != nil {
 		t.Fatal(err)
 	}
-	until("b forgets a", func() bool { return !b.peersStatus().Peers[0].Heard })
+	eventually(t, "b forgets a", func() bool { return !b.peersStatus().Peers[0].Heard })
 	began := time.Now()
 	a, _ = start(0)
-	until("a takes the index of b", func() bool { return blocks(a) >= blocks(b) })
+	eventually(t, "a takes the index of b", func() bool { return blocks(a) >= blocks(b) })
 	took := time.Since(began)
 	after := round(t, a.GatewayURL(), conversations, 5)
 	t.Logf("hit ratio of turn 4 %.3f, of turn 5 at the restarted router %.3f; warm after %v", before, after, took)
