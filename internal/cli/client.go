@@ -28,6 +28,15 @@ func serverFlag(c *cobra.Command) *string {
 	return c.Flags().String("server", "", "admin URL of a running Penstock (default $PENSTOCK_SERVER or "+defaultServer+")")
 }
 
+// atServer is what a command needs besides to ask the Penstock at this admin URL; ""
+// where it asks there anyway.
+func atServer(admin string) string {
+	if admin == defaultServer {
+		return ""
+	}
+	return " --server " + admin
+}
+
 // client asks the admin API of a running Penstock.
 type client struct {
 	base string

@@ -163,13 +163,8 @@ func runDemo(ctx context.Context, e *Env, f *demoFlags, json bool) error {
 	}
 	rep := newDemoReport()
 	for i, policy := range demoPolicies {
-		if i > 0 {
-			if err := d.chill(ctx); err != nil {
-				return err
-			}
-			if err := d.setPolicy(policy); err != nil {
-				return err
-			}
+		if err := d.turnTo(ctx, i); err != nil {
+			return err
 		}
 		r, err := d.runner(f.seed, length, nil)
 		if err != nil {

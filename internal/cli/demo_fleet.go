@@ -173,6 +173,17 @@ func (f *demoFleet) chill(ctx context.Context) error {
 	return f.waitReady(ctx, f.server.clock())
 }
 
+// turnTo makes the fleet ready for phase i: everything cold, its policy in charge.
+func (f *demoFleet) turnTo(ctx context.Context, i int) error {
+	if i == 0 {
+		return nil // as it was started
+	}
+	if err := f.chill(ctx); err != nil {
+		return err
+	}
+	return f.setPolicy(demoPolicies[i])
+}
+
 // setPolicy switches the router as a reload of its configuration does.
 func (f *demoFleet) setPolicy(policy string) error {
 	next := *f.server.Config()

@@ -12,7 +12,6 @@ import (
 
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/load"
-	"github.com/penstock-project/penstock/internal/route"
 	"github.com/penstock-project/penstock/internal/sim"
 	"github.com/penstock-project/penstock/internal/workload"
 )
@@ -105,13 +104,8 @@ func runLoRADemo(ctx context.Context, e *Env, f *demoFlags, json bool) error {
 	}
 	length := (cmp.Or(f.duration, loraDemoLength) - time.Since(begin) - 2*demoTail - time.Second) / 2
 	for i, policy := range demoPolicies {
-		if i > 0 {
-			if err := d.chill(ctx); err != nil {
-				return err
-			}
-			if err := d.setPolicy(policy); err != nil {
-				return err
-			}
+		if err := d.turnTo(ctx, i); err != nil {
+			return err
 		}
 		p, err := d.loraPhase(ctx, policy, f.seed, length)
 		if err != nil || ctx.Err() != nil {
@@ -217,10 +211,7 @@ func (r *loraDemoReport) judge() {
 }
 
 func (d *demoFleet) printLoRAIntro(r *loraDemoReport) {
-	server := ""
-	if admin := d.server.AdminURL(); admin != defaultServer {
-		server = " --server " + admin
-	}
+	server := atServer(d.server.AdminURL())
 	fmt.Fprintf(d.env.Stdout, `%d simulated replicas (Llama 3.1 8B on an RTX 4090 each) behind %s
 %d LoRA adapters, asked for with Zipf %g, %.0f requests a second; a replica keeps %d at a
 time, and a step that has to load one takes 50 ms more
@@ -249,8 +240,6 @@ all %d slots would have had as one cache that knows the future: every adapter ha
 loaded once.
 
 %s
+penstock sim lora plays 874 adapters on 16 replicas, in virtual time.
 `, r.Replicas*r.Slots, r.Verdict)
-	if r.Phases[0].Policy == route.PolicyRandom {
-		fmt.Fprintln(w, "penstock sim lora plays 874 adapters on 16 replicas, in virtual time.")
-	}
 }

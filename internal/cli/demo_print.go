@@ -14,10 +14,7 @@ import (
 
 // printIntro says what runs and what to try.
 func (d *demoFleet) printIntro(w io.Writer) {
-	gw, server := d.server.GatewayURL(), ""
-	if admin := d.server.AdminURL(); admin != defaultServer {
-		server = " --server " + admin
-	}
+	gw, server := d.server.GatewayURL(), atServer(d.server.AdminURL())
 	fmt.Fprintf(w, `%d simulated replicas (Llama 3.1 8B on an RTX 4090 each) behind %s
 %d users in conversations; %.0f %% of their prompt tokens were sent before
 

@@ -262,10 +262,7 @@ func wallOf(r *flow.ScaleRecord) time.Time {
 }
 
 func (d *scaleDemo) intro() {
-	gw, server := d.server.GatewayURL(), ""
-	if admin := d.server.AdminURL(); admin != defaultServer {
-		server = " --server " + admin
-	}
+	gw, server := d.server.GatewayURL(), atServer(d.server.AdminURL())
 	fmt.Fprintf(d.env.Stdout, `A pool of processes at zero behind %s; a replica takes %s to start.
 %.0f requests a second come after %s, and stop later.
 
