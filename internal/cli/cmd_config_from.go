@@ -93,7 +93,7 @@ func (e *Env) foreign(kind string, args []string) (migrate.Input, error) {
 	var err error
 	if in.Name = args[0]; args[0] == "-" {
 		in.Name = "standard input"
-		in.Data, err = io.ReadAll(io.LimitReader(e.Stdin, 8<<20))
+		in.Data, err = io.ReadAll(e.Stdin) // whole, as a file: what is cut off would be left out in silence
 	} else {
 		in.Data, err = os.ReadFile(args[0])
 	}

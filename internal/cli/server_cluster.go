@@ -174,7 +174,7 @@ func (c *clusterScaling) openMetrics() error {
 		return metricsapi.RequestHeader{CA: p.CA, AllowedNames: p.AllowedNames, User: p.User, Group: p.Group, ExtraPrefix: p.ExtraPrefix}
 	}
 	if proxies, err = c.s.kube.FollowFrontProxy(context.Background()); err != nil {
-		c.s.log.Warn("the metrics API refuses everybody for now", "error", err.Error())
+		c.s.log.Warn("the metrics API refuses everybody until it can read whom to trust", "error", err.Error())
 	}
 	c.metrics = metricsapi.New(metricsapi.Options{Pools: c.signals.pools, Judge: judge{c.s.kube}, Header: header, Log: c.s.log, Pods: c.s.kube.PodNames})
 	var certs atomic.Pointer[kube.Certificates]

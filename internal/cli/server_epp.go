@@ -51,7 +51,7 @@ func (s *server) openEPP() error {
 	}
 	cat := &eppCatalogue{front: s.front}
 	for _, p := range s.pools {
-		cat.pools = append(cat.pools, entry.Target{Pool: p.flow, PoolName: p.cfg.Name, Authorization: p.auth})
+		cat.pools = append(cat.pools, entry.Target{Pool: p.flow, PoolName: p.name, Authorization: p.auth})
 	}
 	s.epp = &eppFront{ln: ln, ready: s.Ready, srv: extproc.New(extproc.Options{
 		Catalogue: cat, Rules: s.eppRules, Door: s.front.h.Door(), Optional: s.o.Config.Auth.EPP == "optional",

@@ -20,7 +20,7 @@ func printQueue(w io.Writer, q *console.QueueState) {
 		if g := &q.Guards[i]; g.Off {
 			off = true
 			fmt.Fprintf(w, "%s OFF until %s: it cost %s to a first token where %s were predicted without it\n",
-				guardName(g.Name), g.Until.Format(time.TimeOnly), milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
+				guardName(g.Name), g.Until.Local().Format(time.TimeOnly), milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
 		}
 	}
 	if !q.On {
@@ -48,10 +48,7 @@ func printQueue(w io.Writer, q *console.QueueState) {
 }
 
 func guardName(name string) string {
-	switch name {
-	case "queue":
-		return "queue"
-	case "meet":
+	if name == "meet" {
 		return "meeting of requests with one new beginning"
 	}
 	return name
