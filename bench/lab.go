@@ -176,6 +176,7 @@ func (l *lab) startThousand(listen string) (*contender, error) {
 // rollout with shadow traffic off, data policy, roles, traces and metrics.
 const boundaryConf = `listen: {http: %[1]q, admin: %[2]q}
 auth: {keysFile: %[3]s/keys.json, admin: keys}
+limits: {connectionsPerKey: 100000, streamsPerKey: 100000}
 prices: [{model: "*", prompt: 1, output: 4}]
 tenants:
   - name: bench

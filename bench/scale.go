@@ -80,17 +80,10 @@ func http1(_ context.Context, _ *http.Client, addr string, body []byte, feed fun
 	}
 	p := &peer{Conn: c, buf: make([]byte, 4<<10)}
 	defer p.Close()
-	if _, err := p.Write(post(nil, body)); err != nil {
+	m, err := openStream(p, body)
+	if err != nil {
 		return err
 	}
-	m, err := p.head()
-	if err != nil {
-		return unexpected(err)
-	}
-	if !bytes.HasPrefix(m.raw, []byte("HTTP/1.1 200")) {
-		return fmt.Errorf("a stream was answered with %.20q", m.raw)
-	}
-	p.skip(len(m.raw))
 	return p.body(m, feed)
 }
 
@@ -108,6 +101,9 @@ func http2(ctx context.Context, c *http.Client, addr string, body []byte, feed f
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if name, value, ok := strings.Cut(strings.TrimSpace(authorization), ": "); ok {
+		req.Header.Set(name, value)
+	}
 	res, err := c.Do(req)
 	if err != nil {
 		return err

@@ -154,17 +154,10 @@ func (s *soak) twoStreams(ctx context.Context, u *subject, p *peer) error {
 		}
 		body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"seed":500,"messages":[{"role":"user","content":"%s"}]}`,
 			n, prose(nil, sequence.Add(1), 200))
-		if _, err := p.Write(post(nil, body)); err != nil {
+		m, err := openStream(p, body)
+		if err != nil {
 			return err
 		}
-		m, err := p.head()
-		if err != nil {
-			return unexpected(err)
-		}
-		if !bytes.HasPrefix(m.raw, []byte("HTTP/1.1 200")) {
-			return fmt.Errorf("a stream was answered with %.20q", m.raw)
-		}
-		p.skip(len(m.raw))
 		var seen sample
 		found, broken := stamps{s: &seen}, false
 		err = p.body(m, func(b []byte) {

@@ -198,6 +198,7 @@ func (u *subject) look(at time.Duration) held {
 		return h
 	}
 	defer res.Body.Close()
+	pool, replicas := 0.0, 0.0 // two accounts of the same requests
 	lines := bufio.NewScanner(res.Body)
 	for lines.Scan() {
 		line := lines.Text()
@@ -212,13 +213,14 @@ func (u *subject) look(at time.Duration) held {
 		case "penstock_gateway_in_flight":
 			h.inFlight = v
 		case "penstock_pool_in_flight_requests":
-			h.ledger += v
+			pool += v
 		case "penstock_replica_in_flight_requests":
-			h.ledger += v
+			replicas += v
 		case "penstock_gateway_upstream_connections":
 			h.open += v
 		}
 	}
+	h.ledger = max(pool, replicas)
 	io.Copy(io.Discard, res.Body)
 	return h
 }

@@ -209,6 +209,22 @@ func uniqueRequests() request {
 	return func(dst []byte, n uint64) []byte { return post(dst, chat(nil, nil, n+1<<32, 16<<10)) }
 }
 
+// openStream sends a request for a stream and reads the head of its answer.
+func openStream(p *peer, body []byte) (message, error) {
+	if _, err := p.Write(post(nil, body)); err != nil {
+		return message{}, err
+	}
+	m, err := p.head()
+	if err != nil {
+		return m, unexpected(err)
+	}
+	if !bytes.HasPrefix(m.raw, []byte("HTTP/1.1 200")) {
+		return m, fmt.Errorf("a stream was answered with %.20q", m.raw)
+	}
+	p.skip(len(m.raw))
+	return m, nil
+}
+
 // exchangeOne sends one request and reads its answer.
 func exchangeOne(p *peer, req []byte) error {
 	if _, err := p.Write(req); err != nil {
@@ -377,14 +393,10 @@ func streams(n int, gap time.Duration) func(context.Context, string, time.Durati
 			time.Sleep(time.Duration(rand.Int64N(int64(gap))))
 			body := fmt.Appendf(nil, `{"model":"bench","stream":true,"max_tokens":%d,"seed":%d,"messages":[{"role":"user","content":"%s"}]}`,
 				tokens, gap.Milliseconds(), prose(nil, sequence.Add(1), 60))
-			if _, err := p.Write(post(nil, body)); err != nil {
-				return err
-			}
-			m, err := p.head()
+			m, err := openStream(p, body)
 			if err != nil {
 				return err
 			}
-			p.skip(len(m.raw))
 			found := stamps{s: s}
 			if err := p.body(m, found.feed); err != nil {
 				return err
