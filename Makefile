@@ -12,7 +12,7 @@ GO ?= go
 .PHONY: help demo build console test check bench soak e2e e2e-epp e2e-kube e2e-boundary e2e-console e2e-engine e2e-ollama e2e-loadtools e2e-soak e2e-trace e2e-package release clean fuzz
 
 help: ## Show this help
-	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN{FS=":.*## "} /^[a-z0-9-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## Start eight simulated replicas, the gateway and a load; compare random with penstock
 	@$(BIN) demo
