@@ -282,7 +282,7 @@ var scaleObject = &object{name: "scale", fields: append([]field{
 		def("auto"), oneOf("auto", "process", "scale", "hpa", "keda")),
 	length("startUp", "Start-up time of a replica before any was seen; 0s: the engine profile's.", func(s *Scale) *time.Duration { return &s.StartUp },
 		def("0s"), within(0, 86400), live()),
-	length("idleAfter", "How long nothing may come before a pool with min 0 goes to zero; never shorter than a start-up.",
+	length("idleAfter", "How long nothing may come before a pool with min 0 may go to zero; never shorter than a start-up. It goes once the delay of every step down has passed as well: 1m, or 15 start-ups where that is less, or a quarter of one where that is more.",
 		func(s *Scale) *time.Duration { return &s.IdleAfter }, def("5m"), within(1, 31*86400), live()),
 	length("clientTimeout", "How long clients wait for an answer that is held; what waits longer is no demand.",
 		func(s *Scale) *time.Duration { return &s.ClientTimeout }, def("1m"), within(1, 86400), live()),

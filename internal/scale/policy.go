@@ -47,7 +47,8 @@ type Policy struct {
 	Priority int
 
 	// IdleAfter is how long nothing may be offered before a pool with Min 0 goes
-	// to zero, in seconds. 0: 300 s. It is never shorter than a start-up.
+	// to zero, in seconds. 0: 300 s. It is never shorter than a start-up, and the
+	// delay of every step down comes on top.
 	IdleAfter float64
 	// ClientTimeout is how long clients wait for an answer that is held, in
 	// seconds; 0: 60 s. What waits longer is no demand.
