@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,6 @@ func (j *job) kubeAI() error {
 			models++
 			j.kubeAIModel(d)
 		} else {
-			d.unmark()
 			j.leaveObject(d, "only Model objects of KubeAI are converted")
 		}
 	}
@@ -81,7 +81,6 @@ func (j *job) kubeAIModel(d *node) {
 		j.leaveObject(d, "it has no name that is a value of a label")
 		return
 	case len(features) > 0 && !slices.Contains(features, "TextGeneration"):
-		d.unmark()
 		j.leaveObject(d, "it generates no text: Penstock serves chat, completions, messages and responses")
 		return
 	}
@@ -160,7 +159,8 @@ func (j *job) kubeAIScale(p *pool, spec *node) {
 		return
 	}
 	p.min, p.max = int(n), int(m)
-	j.note(Changed, spec.path+".maxReplicas", spec.line, "scale says how many replicas there should be and sets nothing: to let it, turn KubeAI's autoscaling off and name scale.target")
+	at := cmp.Or(hi, lo)
+	j.note(Changed, at.path, at.line, "scale says how many replicas there should be and sets nothing: to let it, turn KubeAI's autoscaling off and name scale.target")
 }
 
 var kubeAIReasons = map[string]string{
@@ -213,17 +213,14 @@ func (j *job) llmd() error {
 		case "EndpointPickerConfig":
 			j.pickerConfig(d, pools)
 		case "VariantAutoscaling", "HorizontalPodAutoscaler", "ScaledObject":
-			d.unmark()
 			j.leaveObject(d, "write scale for the pool, with scale.target; `penstock lint` says what this object will do")
 		case "HTTPRoute", "Gateway":
-			d.unmark()
 			j.leaveObject(d, "it stays as it is: the pool is the same, only its picker is another")
 		case "ConfigMap":
 			if !j.embedded(d, pools) {
 				j.leaveObject(d, "it holds no configuration of a picker")
 			}
 		default:
-			d.unmark()
 			j.leaveObject(d, "there is nothing in it for a router")
 		}
 	}
@@ -233,28 +230,38 @@ func (j *job) llmd() error {
 	return nil
 }
 
-// embedded converts the picker configurations in a ConfigMap.
+// embedded converts the picker configurations in a ConfigMap, and notes what stands
+// beside them; false where there are none.
 func (j *job) embedded(d *node, pools map[string]*pool) bool {
-	data, found := d.get("data"), false
+	data := d.get("data")
 	if data == nil {
 		return false
 	}
+	j.where = "ConfigMap " + d.at("metadata", "name").take() + " "
+	defer func() { j.where = "" }()
+	var others []*node
 	for _, n := range data.kids {
 		docs, err := documents(n.path, []byte(n.val))
-		if err != nil {
-			continue
+		if err != nil || len(docs) == 0 {
+			others = append(others, n)
 		}
 		for _, c := range docs {
-			if c.get("kind").take() == "EndpointPickerConfig" {
-				found = true
-				c.shift(n.line)
-				j.where = "ConfigMap " + d.at("metadata", "name").take() + " "
-				j.pickerConfig(c, pools)
-				j.where = ""
+			if c.get("kind").take() != "EndpointPickerConfig" {
+				others = append(others, n)
+				continue
 			}
+			c.shift(n.line)
+			j.pickerConfig(c, pools)
+			n.used = true
 		}
 	}
-	return found
+	if !slices.ContainsFunc(data.kids, func(n *node) bool { return n.used }) {
+		return false
+	}
+	for _, n := range others {
+		j.note(Left, n.path, n.line, "it is no configuration of a picker")
+	}
+	return true
 }
 
 // shift adds to the lines of a text that stands inside of a source.
@@ -268,7 +275,6 @@ func (n *node) shift(lines int) {
 func (j *job) inferencePool(d *node, pools map[string]*pool) {
 	name, ns := d.at("metadata", "name").take(), d.at("metadata", "namespace").take()
 	if !label(name) || ns != "" && !label(ns) {
-		d.unmark()
 		j.leaveObject(d, "it has no name of an object")
 		return
 	}
@@ -302,13 +308,11 @@ func (j *job) inferenceModel(d *node, pools map[string]*pool) {
 	p := pools[ns+"/"+ref]
 	public := plain(spec.get("modelName").take())
 	if p == nil || public == "" {
-		d.unmark()
 		j.leaveObject(d, "it names no model, or a pool that is not in this file")
 		return
 	}
 	targets := spec.get("targetModels").list()
 	if len(targets) > 1 {
-		d.unmark()
 		j.leaveObject(d, "one name for several models: write rollouts, see docs/how-to/canary.md")
 		return
 	}
@@ -317,19 +321,26 @@ func (j *job) inferenceModel(d *node, pools map[string]*pool) {
 		real = plain(targets[0].get("name").take())
 	}
 	if real == "" || !j.out.serve(p, real) {
-		d.unmark()
 		j.leaveObject(d, "the name is taken by another model here, or it has none")
 		return
 	}
 	m := &model{name: real}
-	if public != real && j.out.serve(p, public) {
-		m.aliases = []string{public}
-	}
 	p.models = append(p.models, m)
 	j.where = "InferenceModel " + d.at("metadata", "name").take() + " "
 	defer func() { j.where = "" }()
+	if public != real {
+		if j.out.serve(p, public) {
+			m.aliases = []string{public}
+		} else {
+			name := spec.get("modelName")
+			j.note(Changed, name.path, name.line, "the name is taken by another model here: ask for this one as its engines call it")
+		}
+	}
 	j.leave(spec.get("criticality"), "priorities are shares here: give tenants a weight")
-	d.mark()
+	for _, n := range []*node{d.get("apiVersion"), d.get("metadata"), d.get("status"), spec.get("poolRef"), spec.get("targetModels")} {
+		n.mark()
+	}
+	j.rest(d, func(string) string { return "" })
 }
 
 // pluginReasons say what becomes of a picker's plugin, by its type.
@@ -357,7 +368,6 @@ func (j *job) pickerConfig(d *node, pools map[string]*pool) {
 		pl.unmark()
 		j.leave(pl, why)
 	}
-	d.get("plugins").mark()
 	j.rest(d, func(path string) string {
 		return reasonOf(map[string]string{
 			"schedulingProfiles": "one price in ms takes the place of filters, scorers, weights and pickers",

@@ -58,8 +58,11 @@ func (j *job) litellm() error {
 	for _, section := range []string{"router_settings", "litellm_settings"} {
 		s := top.get(section)
 		j.strategy(s.get("routing_strategy"))
-		j.fallbacks(s.get("fallbacks"), "")
-		j.fallbacks(s.get("context_window_fallbacks"), "")
+		j.fallbacks(s.get("fallbacks"))
+		if n := s.get("context_window_fallbacks"); n != nil {
+			j.note(Changed, n.path, n.line, "there is one list: these pools are tried for other reasons, too")
+			j.fallbacks(n)
+		}
 		j.defaultFallbacks(s.get("default_fallbacks"))
 	}
 	for _, p := range j.out.pools {
@@ -105,7 +108,7 @@ func (j *job) deployment(e *node) *deployment {
 		return nil
 	}
 	switch {
-	case d.public == "" || full == "":
+	case d.public == "" || real == "":
 		return refuse("the entry has no model_name or no litellm_params.model")
 	case providers[provider] || provider != "" && !openAI[provider]:
 		return refuse("a hosted provider, or one that is not spoken to as OpenAI is: keep LiteLLM for it, and let it call Penstock")
@@ -134,17 +137,6 @@ func (j *job) deployment(e *node) *deployment {
 	return d
 }
 
-// unmark forgets that a part was used, so that it is noted as a whole.
-func (n *node) unmark() {
-	if n == nil {
-		return
-	}
-	n.used = false
-	for _, k := range n.kids {
-		k.unmark()
-	}
-}
-
 // hosted reports whether an address is one of a provider, by its domain.
 func hosted(address string) bool {
 	u, err := url.Parse(address)
@@ -166,7 +158,9 @@ func (j *job) price(d *deployment, from ...*node) {
 		for key, to := range map[string]*float64{
 			"input_cost_per_token": &p.prompt, "cache_read_input_token_cost": &p.cached, "output_cost_per_token": &p.output,
 		} {
-			if c := n.get(key); c != nil && *to == 0 {
+			if c := n.get(key); c != nil && strings.Contains(d.real, "*") {
+				j.leave(c, "prices are of one model by its name, not of a wildcard")
+			} else if c != nil && *to == 0 {
 				if v, ok := c.number(); ok && v <= 1 {
 					*to = v * 1e6
 				} else {
@@ -175,7 +169,7 @@ func (j *job) price(d *deployment, from ...*node) {
 			}
 		}
 	}
-	if p.prompt+p.cached+p.output == 0 || strings.Contains(p.model, "*") {
+	if p.prompt+p.cached+p.output == 0 {
 		return
 	}
 	for _, have := range j.out.prices {
@@ -257,7 +251,7 @@ func (j *job) merged(ds []*deployment) {
 
 // engineKey says which file the key for the replicas goes into.
 func (j *job) engineKey(p *pool, d *deployment) {
-	if d.key == nil || d.key.used {
+	if d.key == nil {
 		return
 	}
 	v := d.key.take()
@@ -373,7 +367,7 @@ func (j *job) strategy(n *node) {
 }
 
 // fallbacks reads a list of {model_name: [model_name, ...]}.
-func (j *job) fallbacks(n *node, only string) {
+func (j *job) fallbacks(n *node) {
 	for _, rule := range n.list() {
 		for i, from := range rule.keys {
 			if from == "*" {
@@ -383,7 +377,7 @@ func (j *job) fallbacks(n *node, only string) {
 			if p := j.out.served[from]; p != nil {
 				j.fallTo(p, rule.kids[i])
 			} else {
-				j.leave(rule.kids[i], "falls back from a model that did not come over"+only)
+				j.leave(rule.kids[i], "falls back from a model that did not come over")
 			}
 		}
 	}

@@ -119,6 +119,10 @@ var litellmReasons = map[string]string{
 	"model_list.litellm_params.drop_params":             "a request is passed on as it came; what the engine refuses, the client is told",
 	"model_list.litellm_params.input_cost_per_token":    "it is no price of a token between 0 and 1",
 	"model_list.litellm_params.output_cost_per_token":   "it is no price of a token between 0 and 1",
+
+	"model_list.litellm_params.cache_read_input_token_cost": "it is no price of a token between 0 and 1",
+	"router_settings.default_fallbacks":                     "each pool has fallbacks of its own",
+	"litellm_settings.default_fallbacks":                    "each pool has fallbacks of its own",
 }
 
 func litellmReason(path string) string { return reasonOf(litellmReasons, path) }

@@ -155,9 +155,9 @@ type router struct {
 	*job
 	pool       *pool
 	host, port option
-	promHost   string
+	promHost   option
 	prom       option
-	discovery  bool
+	discovery  option
 }
 
 // smg converts the command line of sgl-router, of smg, and of what is like them.
@@ -166,7 +166,7 @@ func (j *job) smg() error {
 	if len(opts) == 0 {
 		return fmt.Errorf("%s holds no options such as --worker-urls", j.in.Name)
 	}
-	r := &router{job: j, pool: &pool{port: 80}, promHost: "127.0.0.1"}
+	r := &router{job: j, pool: &pool{port: 80}}
 	r.pool.policy, r.pool.was = "penstock", "cache_aware, which is the default"
 	for i := range opts {
 		if !r.find(&opts[i]) && !r.set(&opts[i]) {
@@ -174,7 +174,10 @@ func (j *job) smg() error {
 		}
 	}
 	r.listeners()
-	if !r.discovery {
+	if r.discovery.name != "" && len(r.pool.selector) == 0 {
+		j.note(Left, r.discovery.name, r.discovery.line, "it finds nothing without the labels of --selector")
+	}
+	if r.discovery.name == "" {
 		for _, o := range opts {
 			if o.name == "--selector" || strings.HasPrefix(o.name, "--service-discovery-") {
 				j.note(Left, o.name, o.line, "without --service-discovery it says nothing")
@@ -206,11 +209,13 @@ func (r *router) find(o *option) bool {
 			}
 		}
 	case "--service-discovery":
-		r.discovery = true
+		r.discovery = *o
 	case "--selector":
 		for _, v := range o.values {
 			for l := range strings.SplitSeq(v, ",") {
-				if k, _, ok := strings.Cut(l, "="); ok && k != "" && !slices.Contains(r.pool.selector, plain(l)) {
+				if k, _, ok := strings.Cut(l, "="); !ok || k == "" {
+					r.note(Left, o.name, o.line, "a label of it is not of the form KEY=VALUE")
+				} else if !slices.Contains(r.pool.selector, plain(l)) {
 					r.pool.selector = append(r.pool.selector, plain(l))
 				}
 			}
@@ -237,11 +242,12 @@ func (r *router) set(o *option) bool {
 	switch o.name {
 	case "--policy":
 		was := plain(o.value())
+		r.pool.was = was
 		policy := smgPolicies[was]
 		if policy == "" {
 			return false
 		}
-		r.pool.policy, r.pool.was = policy, was
+		r.pool.policy = policy
 		if was == "cache_aware" || policy != "penstock" {
 			break
 		}
@@ -253,7 +259,7 @@ func (r *router) set(o *option) bool {
 	case "--prometheus-port":
 		r.prom = *o
 	case "--prometheus-host":
-		r.promHost = o.value()
+		r.promHost = *o
 	case "--max-payload-size":
 		n, ok := o.integer(1<<10, 1<<31)
 		if !ok {
@@ -291,11 +297,16 @@ func (r *router) listeners() {
 			r.note(Todo, r.host.name, r.host.line, "the gateway listens on loopback until clients need keys: write auth.keysFile, then the address into listen.http")
 		}
 	}
-	if n, ok := r.prom.integer(1, 65535); ok {
-		if net.ParseIP(strings.Trim(r.promHost, "[]")) == nil {
-			r.promHost = "127.0.0.1"
+	host := strings.Trim(r.promHost.value(), "[]")
+	n, ok := r.prom.integer(1, 65535)
+	if r.promHost.name != "" && (!ok || net.ParseIP(host) == nil) {
+		r.note(Left, r.promHost.name, r.promHost.line, "it is no IP address, or there is no --prometheus-port beside it")
+	}
+	if ok {
+		if net.ParseIP(host) == nil {
+			host = "127.0.0.1"
 		}
-		r.out.listen = append(r.out.listen, [2]string{"prometheus", net.JoinHostPort(strings.Trim(r.promHost, "[]"), strconv.Itoa(n))})
+		r.out.listen = append(r.out.listen, [2]string{"prometheus", net.JoinHostPort(host, strconv.Itoa(n))})
 		r.note(Changed, r.prom.name, r.prom.line, "the metrics have other names: docs/reference/metrics.md")
 	} else if r.prom.name != "" {
 		r.note(Left, r.prom.name, r.prom.line, "it is no port")

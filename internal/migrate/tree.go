@@ -190,13 +190,18 @@ func (n *node) number() (float64, bool) {
 }
 
 // mark says that a value and all below it were dealt with.
-func (n *node) mark() {
+func (n *node) mark() { n.set(true) }
+
+// unmark forgets that a part was used, so that it is noted as a whole.
+func (n *node) unmark() { n.set(false) }
+
+func (n *node) set(used bool) {
 	if n == nil {
 		return
 	}
-	n.used = true
+	n.used = used
 	for _, k := range n.kids {
-		k.mark()
+		k.set(used)
 	}
 }
 
