@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // head is the head of a usual request: POST in HTTP/1.1 with one Content-Length and
@@ -104,17 +106,13 @@ func (h *head) field(line string) bool {
 	}
 	name := line[:i]
 	value := strings.Trim(line[i+1:], " \t")
-	for i := range len(value) {
-		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
+	if !httpguts.ValidHeaderFieldValue(value) {
+		return false
 	}
 	key := common[name]
 	if key == "" {
-		for i := range len(name) {
-			if !tokenByte[name[i]] {
-				return false
-			}
+		if !httpguts.ValidHeaderFieldName(name) {
+			return false
 		}
 		key = textproto.CanonicalMIMEHeaderKey(name)
 	}
@@ -173,13 +171,6 @@ func plainHost(s string) bool {
 	}
 	return s != ""
 }
-
-var tokenByte = func() (t [256]bool) {
-	for _, c := range "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" {
-		t[c] = true
-	}
-	return t
-}()
 
 // common are the names of usual fields as clients spell them, with their canonical
 // form: finding it there takes no memory.

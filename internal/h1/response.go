@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // outSize is what is gathered before it is written, in bytes: the head and a short
@@ -274,7 +276,7 @@ func (w *response) fields(wanted func(name string) bool) {
 	}
 	slices.Sort(w.names)
 	for _, name := range w.names {
-		if !wanted(name) || !isToken(name) {
+		if !wanted(name) || !httpguts.ValidHeaderFieldName(name) {
 			continue
 		}
 		for _, v := range w.header[name] {
@@ -284,15 +286,6 @@ func (w *response) fields(wanted func(name string) bool) {
 			w.out = append(w.out, "\r\n"...)
 		}
 	}
-}
-
-func isToken(s string) bool {
-	for i := range len(s) {
-		if !tokenByte[s[i]] {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // oneLine is a value that cannot end its line.

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // field is one header line of an answer.
@@ -65,11 +67,11 @@ func parseHead(b []byte, fields []field) (head, []field, error) {
 			break
 		}
 		key, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(key) {
+		if !ok || !httpguts.ValidHeaderFieldName(key) {
 			return h, fields, errHead
 		}
 		value = strings.Trim(value, " \t")
-		if !isValue(value) {
+		if !httpguts.ValidHeaderFieldValue(value) {
 			return h, fields, errHead
 		}
 		f := field{textproto.CanonicalMIMEHeaderKey(key), value}
@@ -112,7 +114,7 @@ func (h *head) statusLine(s string) bool {
 		}
 		h.status = h.status*10 + int(c-'0')
 	}
-	return h.status >= 100 && isValue(s[12:])
+	return h.status >= 100 && httpguts.ValidHeaderFieldValue(s[12:])
 }
 
 // note reads the fields that frame the answer or belong to this hop, and reports
@@ -169,31 +171,6 @@ func hopByHop(key string) bool {
 		return true
 	}
 	return false
-}
-
-var tokenByte = func() (t [256]bool) {
-	for _, c := range "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" {
-		t[c] = true
-	}
-	return t
-}()
-
-func isToken(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if !tokenByte[s[i]] {
-			return false
-		}
-	}
-	return s != ""
-}
-
-func isValue(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // Request is what goes to a replica. It can be sent several times.
