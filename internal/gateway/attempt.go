@@ -119,16 +119,17 @@ func (c *call) otherwise(a *relay.Answer, id string, from time.Time) bool {
 	return true
 }
 
-// mayMove reports whether an answer with this status may come from an engine that
-// cannot serve, so that another one should be asked.
-func mayMove(status int) bool {
-	return status == http.StatusServiceUnavailable || status == http.StatusInternalServerError
-}
-
-// mayMove reports whether this answer may be one that another replica would not give:
-// beside those of mayMove that the replica has no such adapter, whatever it listed.
+// mayMove reports whether an answer with this status may be one that another replica
+// would not give: the engine cannot serve, or it has no such adapter, whatever it
+// listed.
 func (c *call) mayMove(status int) bool {
-	return mayMove(status) || status == http.StatusNotFound && c.target.Adapter != "" && !c.mustRead(status)
+	switch status {
+	case http.StatusServiceUnavailable, http.StatusInternalServerError:
+		return true
+	case http.StatusNotFound:
+		return c.target.Adapter != "" && !c.mustRead(status)
+	}
+	return false
 }
 
 // lacksAdapter reports whether a 404 says that the replica does not have the adapter
