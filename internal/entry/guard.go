@@ -39,9 +39,9 @@ type Guard struct {
 	Failures *identity.Failures
 }
 
-// errUnauthorized is the one answer to whoever may not enter. Unknown, expired and
+// Unauthorized makes the one answer to whoever may not enter. Unknown, expired and
 // revoked credentials look alike.
-func errUnauthorized() *wire.Error {
+func Unauthorized() *wire.Error {
 	return &wire.Error{Status: http.StatusUnauthorized, Code: wire.CodeUnauthorized, Message: "the API key is missing or not valid"}
 }
 
@@ -75,7 +75,7 @@ func (g *Guard) Authenticate(r *http.Request) (Identity, *wire.Error) {
 		}
 	}
 	failures.Note(r.RemoteAddr, now)
-	return Identity{}, errUnauthorized()
+	return Identity{}, Unauthorized()
 }
 
 // find asks whoever knows a credential of this shape.
@@ -84,17 +84,17 @@ func (g *Guard) find(ctx context.Context, text string, now time.Time) (identity.
 		if who, ok := g.Keys.Find(text, now); ok {
 			return who, nil
 		}
-		return identity.Caller{}, errUnauthorized()
+		return identity.Caller{}, Unauthorized()
 	}
 	if g.Tokens == nil || identity.IsKey(text) {
-		return identity.Caller{}, errUnauthorized()
+		return identity.Caller{}, Unauthorized()
 	}
 	who, err := g.Tokens.Verify(ctx, text)
 	switch {
 	case err == nil:
 		return who, nil
 	case errors.Is(err, identity.ErrToken):
-		return who, errUnauthorized()
+		return who, Unauthorized()
 	}
 	return who, &wire.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeOverloaded, RetryAfter: 5 * time.Second,
 		Message: "the issuer of tokens cannot be reached; the token was not judged"}

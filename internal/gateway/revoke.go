@@ -8,8 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
-	"github.com/penstock-project/penstock/internal/wire"
 )
 
 // watched is a request that ends when its key does.
@@ -74,12 +74,10 @@ func (c *call) watchKey() {
 	}
 }
 
-var errRevoked = &wire.Error{Status: http.StatusUnauthorized, Code: wire.CodeUnauthorized, Message: "the API key is missing or not valid"}
-
 // turnOut ends a request whose key was closed before anything of its answer was sent.
 func (c *call) turnOut() {
 	c.outcome.Kind = fleet.OutcomeRefused
-	c.refuse(errRevoked)
+	c.refuse(entry.Unauthorized())
 	http.NewResponseController(c.w).Flush() // a client that left as well misses it
 	panic(http.ErrAbortHandler)
 }
