@@ -45,17 +45,10 @@ type connections struct {
 
 // doorway is one connection.
 type doorway struct {
-	addr  string
-	spoke atomic.Bool // a byte of a request was read
-	// reading is whether the request that was begun has not reached its handler.
-	reading atomic.Bool
-	holder  *holder // of the key that it last spoke for; nil: none
-}
-
-// asks notes that a request has begun.
-func (d *doorway) asks() {
-	d.spoke.Store(true)
-	d.reading.Store(true)
+	addr string
+	// owed is whether it is new, or has begun a request that has not reached its handler.
+	owed   atomic.Bool
+	holder *holder // of the key that it last spoke for; nil: none
 }
 
 // doorwayKey finds the doorway of a connection in the context of its requests.
@@ -83,6 +76,7 @@ func (c *connections) context(ctx context.Context, nc net.Conn) context.Context 
 		return context.WithValue(ctx, doorwayKey{}, d) // it comes from the loop
 	}
 	d := &doorway{addr: host}
+	d.owed.Store(true)
 	if c.open == nil {
 		c.open, c.byAddr, c.byKey = map[net.Conn]*doorway{}, map[string]int{}, map[string]*holder{}
 	}
@@ -107,13 +101,13 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if d := c.open[nc]; d != nil {
-			d.asks()
+			d.owed.Store(true)
 		}
 	case http.StateIdle:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if d := c.open[nc]; d != nil {
-			d.reading.Store(false)
+			d.owed.Store(false)
 		}
 	case http.StateClosed, http.StateHijacked:
 		c.mu.Lock()
@@ -150,7 +144,7 @@ func (c *connections) hand(from, to net.Conn) {
 // arrived notes that the request of a connection reached its handler.
 func arrived(ctx context.Context) {
 	if d, _ := ctx.Value(doorwayKey{}).(*doorway); d != nil {
-		d.reading.Store(false)
+		d.owed.Store(false)
 	}
 }
 
@@ -164,7 +158,7 @@ func (c *connections) fresh() int {
 	defer c.mu.Unlock()
 	n := 0
 	for _, d := range c.open {
-		if !d.spoke.Load() || d.reading.Load() {
+		if d.owed.Load() {
 			n++
 		}
 	}

@@ -54,10 +54,10 @@ type visitor struct {
 }
 
 // Asks implements h1.Visitor.
-func (v *visitor) Asks() { v.d.asks() }
+func (v *visitor) Asks() { v.d.owed.Store(true) }
 
 // Rests implements h1.Visitor.
-func (v *visitor) Rests() { v.d.reading.Store(false) }
+func (v *visitor) Rests() { v.d.owed.Store(false) }
 
 // Leaves implements h1.Visitor.
 func (v *visitor) Leaves() { v.c.state(v.nc, http.StateClosed) }
