@@ -93,10 +93,7 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 	}
 	switch s {
 	case http.StateNew:
-		if c.tooMany(nc) {
-			c.refused.Add(1)
-			nc.Close()
-		}
+		c.turnAway(nc)
 	case http.StateActive:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -130,7 +127,7 @@ func (c *connections) state(nc net.Conn, s http.ConnState) {
 
 // hand notes that a connection goes on as another.
 func (c *connections) hand(from, to net.Conn) {
-	if c == nil || from == to {
+	if from == to {
 		return
 	}
 	c.mu.Lock()
@@ -163,6 +160,16 @@ func (c *connections) fresh() int {
 		}
 	}
 	return n
+}
+
+// turnAway closes a connection that is one too many, and reports whether it is.
+func (c *connections) turnAway(nc net.Conn) bool {
+	if !c.tooMany(nc) {
+		return false
+	}
+	c.refused.Add(1)
+	nc.Close()
+	return true
 }
 
 func (c *connections) tooMany(nc net.Conn) bool {

@@ -27,10 +27,10 @@ func newLoop(s *Server, watch *relay.Client) *loop {
 		Watch: watch.Watch,
 		Open: func(nc net.Conn) (context.Context, h1.Visitor) {
 			ctx := s.ConnContext(context.Background(), nc)
-			s.conns.state(nc, http.StateNew)
-			v := &visitor{c: s.conns, nc: nc}
-			if v.d, _ = ctx.Value(doorwayKey{}).(*doorway); v.d == nil {
-				v.d = &doorway{} // nobody counts
+			v := &visitor{c: s.conns, nc: nc, d: ctx.Value(doorwayKey{}).(*doorway)}
+			if s.conns.turnAway(nc) {
+				v.Leaves()
+				return nil, nil
 			}
 			return ctx, v
 		},

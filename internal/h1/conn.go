@@ -49,7 +49,7 @@ type conn struct {
 	wantRead        time.Time // deadline of the handler, for when the socket is read
 }
 
-func newConn(s *Server, nc net.Conn, ctx context.Context, v Visitor) *conn {
+func newConn(ctx context.Context, s *Server, nc net.Conn, v Visitor) *conn {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &conn{s: s, nc: nc, visitor: v, cancel: cancel, buf: make([]byte, bufferSize), idle: true}
 	c.base = (&http.Request{Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: nc.RemoteAddr().String()}).WithContext(ctx)
@@ -165,7 +165,6 @@ func (c *conn) other() {
 	c.nc.SetDeadline(time.Time{})
 	c.mu.Unlock()
 	c.s.o.Other(c.nc, c.buf[:c.w])
-	c.visitor.Leaves()
 }
 
 // refresh reports whether a deadline in force, cur, is far from one in d: a deadline

@@ -23,10 +23,11 @@ type Options struct {
 	// is called. Where it fails the connection is for Other.
 	Watch func(c net.Conn, left func()) (stop func(), err error)
 	// Open takes note of a connection and returns the context of its requests; nil:
-	// it is one too many and is closed.
+	// it is one too many and is closed. It is called before the next one is accepted:
+	// when Serve has returned, all are noted.
 	Open func(c net.Conn) (context.Context, Visitor)
 	// Other takes a connection that asks for something unusual, with the bytes that
-	// were read from it, which it must copy.
+	// were read from it, which it must copy. Its Visitor hears no more.
 	Other func(c net.Conn, read []byte)
 	// HeadTime bounds the reading of a head, IdleTime the wait for the next request.
 	HeadTime, IdleTime time.Duration
@@ -35,10 +36,9 @@ type Options struct {
 
 // Visitor is told how far a connection is. Its methods must not block.
 type Visitor interface {
-	Asks()  // the first byte of a request was read
-	Rests() // the connection waits for its next request
-	// Leaves says that the connection is closed, or that somebody else has it.
-	Leaves()
+	Asks()   // the first byte of a request was read
+	Rests()  // the connection waits for its next request
+	Leaves() // the connection is closed, or the handler has taken it
 }
 
 // Server serves connections until it is shut down. It is safe for concurrent use.
@@ -66,7 +66,11 @@ func (s *Server) Serve(l net.Listener) error {
 		c, err := l.Accept()
 		if err == nil {
 			pause = 0
-			go s.connection(c)
+			if ctx, v := s.o.Open(c); ctx != nil {
+				go s.connection(ctx, c, v)
+			} else {
+				c.Close()
+			}
 			continue
 		}
 		// As net/http does: out of descriptors is no reason to stop.
@@ -82,18 +86,12 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // connection serves one connection to its end.
-func (s *Server) connection(nc net.Conn) {
-	ctx, v := s.o.Open(nc)
-	if ctx == nil {
-		nc.Close()
-		return
-	}
-	c := newConn(s, nc, ctx, v)
+func (s *Server) connection(ctx context.Context, nc net.Conn, v Visitor) {
+	c := newConn(ctx, s, nc, v)
 	defer c.cancel()
 	stop, err := s.o.Watch(nc, c.cancel)
 	if err != nil {
 		s.o.Other(nc, nil)
-		v.Leaves()
 		return
 	}
 	c.unwatch = stop
