@@ -3,6 +3,7 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -115,7 +116,7 @@ const maxSteps = 2000
 func AskScale(r io.Reader, change func(*scale.Policy)) ([]ScaleAsk, error) {
 	byName := map[string]*asked{}
 	var order []*asked
-	err := eachTick(r, func(t *ScaleTick) error {
+	err := eachTick(r, func(t *ScaleTick) {
 		p := byName[t.Pool]
 		if p == nil {
 			p = &asked{out: ScaleAsk{Pool: t.Pool}, change: change}
@@ -123,7 +124,6 @@ func AskScale(r io.Reader, change func(*scale.Policy)) ([]ScaleAsk, error) {
 			order = append(order, p)
 		}
 		p.tick(t)
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -243,18 +243,16 @@ func (d *direction) turned(n int) bool {
 }
 
 func (p *asked) tick(t *ScaleTick) {
-	if t.restarts() {
-		p.s = nil
-	}
-	if p.s == nil && (t.Policy == nil || t.Capacity == nil) {
+	if !t.playable(&p.s) {
 		p.out.Skipped++
 		return
 	}
 	if p.out.Ticks == 0 {
 		p.out.From, p.last = t.Time, t.Time
 		for _, r := range t.Replicas {
-			if r.Phase != fleet.PhaseDraining {
-				p.fleet, p.due = append(p.fleet, r), append(p.due, t.Time)
+			if r.live() {
+				began := cmp.Or(r.Since, t.Time)
+				p.fleet, p.due = append(p.fleet, r), append(p.due, began.AddSeconds(t.Recommendation.StartP50S))
 			}
 		}
 	} else {
@@ -280,6 +278,11 @@ func (p *asked) tick(t *ScaleTick) {
 	p.note(t, r)
 }
 
+// live reports whether a replica is ready or on its way.
+func (r *ReplicaPhase) live() bool {
+	return r.Phase != fleet.PhaseDraining && r.Phase != fleet.PhaseFailed
+}
+
 // charge adds what both fleets cost since the last tick.
 func (p *asked) charge(t *ScaleTick) {
 	dt := t.Time.Sub(p.last).Seconds()
@@ -289,7 +292,7 @@ func (p *asked) charge(t *ScaleTick) {
 	}
 	live := 0
 	for _, r := range t.Replicas {
-		if r.Phase != fleet.PhaseDraining && r.Phase != fleet.PhaseFailed {
+		if r.live() {
 			live++
 		}
 	}

@@ -108,9 +108,17 @@ type ScaleReplayError struct {
 	NowS  string       `json:"now_sentence"`
 }
 
-// restarts reports that another process of Penstock wrote this tick than the ones before.
-func (t *ScaleTick) restarts() bool {
-	return t.Policy != nil && t.Capacity != nil && t.Recommendation.KnownForS < 60
+// playable reports whether a scaler can play the tick: from a first one with a policy
+// and a capacity on. Where another process of Penstock wrote this one than those before,
+// the scaler is forgotten.
+func (t *ScaleTick) playable(s **scale.Scaler) bool {
+	if t.Policy == nil || t.Capacity == nil {
+		return *s != nil
+	}
+	if t.Recommendation.KnownForS < 60 {
+		*s = nil
+	}
+	return true
 }
 
 // ReplayScale plays the ticks of a journal again, pool by pool in the order in which
@@ -122,23 +130,19 @@ func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
 	}
 	byName := map[string]*pool{}
 	var order []*pool
-	err := eachTick(r, func(t *ScaleTick) error {
+	err := eachTick(r, func(t *ScaleTick) {
 		p := byName[t.Pool]
 		if p == nil {
 			p = &pool{out: ScaleReplay{Pool: t.Pool}}
 			byName[t.Pool] = p
 			order = append(order, p)
 		}
-		if t.restarts() {
-			p.s = nil
-		}
-		if p.s == nil && (t.Policy == nil || t.Capacity == nil) {
+		if !t.playable(&p.s) {
 			p.out.Skipped++
-			return nil
+			return
 		}
 		p.out.Ticks++
 		p.out.compare(t, t.play(&p.s))
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -152,7 +156,7 @@ func ReplayScale(r io.Reader) ([]ScaleReplay, error) {
 
 // eachTick calls f for each tick of a journal. A last line that is cut is left out: it was
 // being written.
-func eachTick(r io.Reader, f func(*ScaleTick) error) error {
+func eachTick(r io.Reader, f func(*ScaleTick)) error {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for n := 1; ; n++ {
 		line, err := in.ReadBytes('\n')
@@ -174,9 +178,7 @@ func eachTick(r io.Reader, f func(*ScaleTick) error) error {
 				}
 				t.Policy.Zone = zone
 			}
-			if ferr := f(&t); ferr != nil {
-				return fmt.Errorf("line %d: %w", n, ferr)
-			}
+			f(&t)
 		}
 		if err == io.EOF {
 			return nil

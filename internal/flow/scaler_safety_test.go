@@ -181,3 +181,27 @@ func TestSilenceTakesNothingAway(t *testing.T) {
 		}
 	})
 }
+
+// A replica that starts when a question begins is ready once its start-up is over, and one
+// that failed never is.
+func TestAskedFleetBegins(t *testing.T) {
+	at := fleet.Time(1e12)
+	p := &asked{change: func(*scale.Policy) {}}
+	for i, want := range []int{1, 1, 2} {
+		tick := &ScaleTick{
+			Time: at.AddSeconds(float64(20 * i)), Policy: &scale.Policy{Max: 2, Min: 2}, Capacity: []float64{0, 1, 2},
+			Replicas: []ReplicaPhase{
+				{ID: "a", Phase: fleet.PhaseReady, Since: at.AddSeconds(-600)}, {ID: "b", Phase: fleet.PhaseLoading, Since: at.AddSeconds(-30)},
+				{ID: "c", Phase: fleet.PhaseFailed, Since: at.AddSeconds(-30)},
+			},
+			Recommendation: &scale.Recommendation{StartP50S: 60, KnownForS: 600},
+		}
+		if i > 0 {
+			tick.Policy, tick.Capacity = nil, nil
+		}
+		p.tick(tick)
+		if len(p.fleet) != 2 || p.thenCounts.NowReady != want {
+			t.Errorf("after %d s %d of %+v are ready, want %d", 20*i, p.thenCounts.NowReady, p.fleet, want)
+		}
+	}
+}
