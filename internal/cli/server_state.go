@@ -132,7 +132,7 @@ func (s *server) saveIndex(lp *livePool, k *keeper) {
 	s.log.Debug("prefix index saved", "pool", lp.name, "bytes", len(data), "held_lock", took.String())
 }
 
-// warm loads what the last process saved for the replicas of a snapshot whose process
+// warm loads what the last process or another router knew for the replicas of a snapshot whose process
 // is known. It is called with each snapshot and does nothing once all is loaded.
 func (s *server) warm(lp *livePool, snap *fleet.Snapshot) {
 	k := lp.keeper

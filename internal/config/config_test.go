@@ -107,13 +107,13 @@ func TestFullFile(t *testing.T) {
 }
 
 func TestMissingFiles(t *testing.T) {
-	src := "tls: {cert: /no/a, key: /no/b}\nauth: {keysFile: /no/c}\nlogging: {hashKeyFile: /no/d}\n" +
+	src := "tls: {cert: /no/a, key: /no/b}\nauth: {keysFile: /no/c, jwt: [{issuer: https://id.example, audience: a, loginSecretFile: /no/i}]}\nlogging: {hashKeyFile: /no/d}\n" +
 		"share: {secretFile: /no/e, redisPasswordFile: /no/f, redisCA: /no/g}\ntelemetry: {authorizationFile: /no/h}\n"
 	c, err := Parse("penstock.yaml", []byte(src), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.MissingFiles(); len(got) != 8 {
+	if got := c.MissingFiles(); len(got) != 9 {
 		t.Errorf("MissingFiles = %q", got)
 	}
 }

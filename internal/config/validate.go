@@ -267,6 +267,9 @@ func (c *Config) MissingFiles() []string {
 	look("tls.key", c.TLS.Key)
 	look("tls.clientCA", c.TLS.ClientCA)
 	look("auth.keysFile", c.Auth.KeysFile)
+	for i := range c.Auth.JWT {
+		look(fmt.Sprintf("auth.jwt[%d].loginSecretFile", i), c.Auth.JWT[i].LoginSecretFile)
+	}
 	look("logging.hashKeyFile", c.Logging.HashKeyFile)
 	look("share.secretFile", c.Share.SecretFile)
 	look("share.redisPasswordFile", c.Share.RedisPasswordFile)

@@ -158,13 +158,13 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request, credential string
 	who, ok, wait := s.o.Doorkeeper.Operator(ask)
 	switch {
 	case wait > 0:
-		s.showLogin(w, http.StatusServiceUnavailable, "Keys cannot be judged now; try again in a moment.")
+		s.showLogin(w, http.StatusServiceUnavailable, "The credentials cannot be judged now; try again in a moment.")
 	case !ok:
 		s.audit(r, Operator{Name: "unknown"}, http.StatusUnauthorized)
-		s.showLogin(w, http.StatusUnauthorized, "This key is unknown, expired or revoked.")
+		s.showLogin(w, http.StatusUnauthorized, "This key or token is unknown, expired or revoked.")
 	case !mayAct(who.Role, ranks[1]):
 		s.audit(r, who, http.StatusForbidden)
-		s.showLogin(w, http.StatusForbidden, "This key has no role here; it is for the gateway.")
+		s.showLogin(w, http.StatusForbidden, "This key or token has no role here; it is for the gateway.")
 	default:
 		s.audit(r, who, http.StatusSeeOther)
 		http.SetCookie(w, &http.Cookie{Name: sessionCookie, Value: s.sessions.begin(credential, s.o.Clock()), Path: "/",
