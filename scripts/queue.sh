@@ -11,10 +11,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/lib.sh
-trap stop_all EXIT
 runs=$1 name=$2
 shift 2
 dir=$(mktemp -d)
+trap 'stop_all; rm -rf "$dir"' EXIT
 penstock=${PENSTOCK_BIN:-bin/penstock}
 
 # play QUEUE RUN plays the traffic once.

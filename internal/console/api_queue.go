@@ -53,7 +53,7 @@ func queueState(t *dispatch.Totals) *QueueState {
 	}
 	q := &t.Queue
 	out := &QueueState{
-		On: t.QueueOn, Bound: QueueBound{Times: t.MaxHold, PlusS: 1},
+		On: t.QueueOn, Bound: QueueBound{Times: t.MaxHold, PlusS: dispatch.HoldPlus},
 		Held: q.Held, Stolen: t.Stolen, Overdue: t.Overdue, Guards: []GuardStatus{},
 	}
 	if t.HoldMost > 0 {

@@ -152,6 +152,9 @@ type Without struct {
 // bound costs nothing there.
 const DefaultMaxHold = 8
 
+// HoldPlus is what is added to MaxHold times first come first served, in seconds.
+const HoldPlus = 1
+
 // DefaultHoldMost is the HoldMost that routers go by. Clients begin to
 // give up after about a minute: in whatever order, an answer is of use only before.
 const DefaultHoldMost = time.Minute

@@ -400,7 +400,7 @@ func (d *Dispatch) boundFor(e *entry) float64 {
 			fcfs = max(fcfs, d.heldWork(u)/(part*c))
 		}
 	}
-	bound := d.o.MaxHold*fcfs + 1
+	bound := d.o.MaxHold*fcfs + HoldPlus
 	if most := d.holdMost(); most > 0 {
 		bound = min(bound, most.Seconds())
 	}
