@@ -14,7 +14,7 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "epp"))
 from backend import Handler  # noqa: E402
-from rig import Rig, run_cases  # noqa: E402
+from rig import Rig, poll, run_cases  # noqa: E402
 
 POOLS = "/apis/inference.networking.k8s.io/v1"
 APPS = "/apis/apps/v1"
@@ -22,6 +22,17 @@ APPS = "/apis/apps/v1"
 
 def cluster(rig, action, *args):
     subprocess.run([os.path.join(HERE, "cluster.sh"), action, rig.path("cluster"), *args], check=True)
+
+
+def up(rig, *namespaces):
+    """A cluster with one node and these namespaces, in the first of which pods can run."""
+    cluster(rig, "up", "kcm", "kwok")
+    rig.api = a = Api(rig.path("cluster"))
+    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
+    for ns in namespaces:
+        a.create("/api/v1/namespaces", {"metadata": {"name": ns}})
+    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{namespaces[0]}/serviceaccounts/default"))
+    return a
 
 
 def run(start):

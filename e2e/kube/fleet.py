@@ -24,12 +24,7 @@ KEDA = os.path.join(CACHE, "keda-v2.21.0")
 
 
 def start(rig):
-    k8s.cluster(rig, "up", "kcm", "kwok")
-    rig.api = a = k8s.Api(rig.path("cluster"))
-    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
-    for ns in (NS, "penstock"):
-        a.create("/api/v1/namespaces", {"metadata": {"name": ns}})
-    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{NS}/serviceaccounts/default"))
+    a = k8s.up(rig, NS, "penstock")
     rig.containers = k8s.Containers(a, NS, [rig.replica_port], {"llm": "sim"})
     rig.metrics = free_port()
     a.create("/api/v1/namespaces/penstock/services", {"metadata": {"name": "penstock-metrics"}, "spec": {
@@ -161,6 +156,12 @@ def hpa(a, least, most=20, target=None):
                                                       "target": target or {"type": "AverageValue", "averageValue": "1"}}}],
         "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]},
                      "scaleDown": {"stabilizationWindowSeconds": 0}}}})
+
+
+def scaled_object(rig, least, trigger, **spec):
+    rig.api.create(SCALED, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "llm"}, "spec": {
+        "scaleTargetRef": {"name": "llm"}, "pollingInterval": 2, "cooldownPeriod": 5, "minReplicaCount": least, "maxReplicaCount": 20,
+        "triggers": [trigger], **spec}})
 
 
 def lead_of(f):

@@ -30,15 +30,11 @@ def deployment(app, replicas):
 
 
 def start(rig):
-    k8s.cluster(rig, "up", "kcm", "kwok")
-    rig.api = a = k8s.Api(rig.path("cluster"))
-    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
-    a.create("/api/v1/namespaces", {"metadata": {"name": NS}})
+    a = k8s.up(rig, NS)
     crd = glob.glob(os.path.join(os.environ["INFERENCE_EXTENSION"], "config/crd/bases/inference.networking.k8s.io_inferencepools.yaml"))
     with open(crd[0]) as f:
         a.apply_yaml("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", f.read(), "inferencepools.inference.networking.k8s.io")
     poll("the API server serves InferencePools", lambda: a.get(f"{k8s.POOLS}/namespaces/{NS}/inferencepools")["items"] == [])
-    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{NS}/serviceaccounts/default"))
     account(rig)
     rig.ports = [rig.replica_port, free_port("127.10.0.1")]
     rig.containers = k8s.Containers(a, NS, rig.ports, {"vllm": "sim", "sglang": "other"})

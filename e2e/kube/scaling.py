@@ -16,7 +16,7 @@ import time
 import urllib.request
 
 import api as k8s
-from fleet import (DEPLOYMENT, HPAS, KEDA, NO_KEDA, NS, OLD, ROOT, SCALED, act, answered, burst, fleet, hpa, keda, kubectl, lead_of, leads, lint, start)
+from fleet import (DEPLOYMENT, HPAS, KEDA, NO_KEDA, NS, OLD, ROOT, act, answered, burst, fleet, hpa, keda, kubectl, lead_of, leads, lint, scaled_object, start)
 from rig import PENSTOCK, case, chat, get, poll, post
 
 
@@ -276,10 +276,8 @@ def zero_by_keda(rig, fleet):
     if not keda(rig):
         return NO_KEDA
     f = fleet("keda", annotations={"e2e/ready-after": "5s"})
-    rig.api.create(SCALED, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "llm"}, "spec": {
-        "scaleTargetRef": {"name": "llm"}, "pollingInterval": 2, "cooldownPeriod": 5, "minReplicaCount": 0, "maxReplicaCount": 20,
-        "advanced": {"horizontalPodAutoscalerConfig": {"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]}}}},
-        "triggers": [{"type": "external-push", "metricType": "AverageValue", "metadata": {"scalerAddress": f.servers[0].keda, "pool": "chat"}}]}})
+    scaled_object(rig, 0, {"type": "external-push", "metricType": "AverageValue", "metadata": {"scalerAddress": f.servers[0].keda, "pool": "chat"}},
+                  advanced={"horizontalPodAutoscalerConfig": {"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]}}}})
     leads(f)
     time.sleep(3)
     start, futures = burst(f)

@@ -15,10 +15,9 @@ import subprocess
 import sys
 
 import api as k8s
-from fleet import CACHE, kubectl
+from fleet import CACHE, NS, kubectl
 from rig import PENSTOCK, Proc, case, free_port, get, poll, post
 
-NS = "models"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 KSERVE = "serving.kserve.io"
 LWS = "leaderworkerset.x-k8s.io"
@@ -42,12 +41,7 @@ def own_crd(rig, group, version, plural, kind, scale):
 
 
 def start(rig):
-    k8s.cluster(rig, "up", "kcm", "kwok")
-    rig.api = a = k8s.Api(rig.path("cluster"))
-    a.create("/api/v1/nodes", {"metadata": {"name": "node-0"}})
-    for ns in (NS, "penstock"):
-        a.create("/api/v1/namespaces", {"metadata": {"name": ns}})
-    poll("the namespace has its service account", lambda: a.get(f"/api/v1/namespaces/{NS}/serviceaccounts/default"))
+    a = k8s.up(rig, NS, "penstock")
     rig.own = []
     for group, version, plural, kind, scale, file in KINDS:
         path = os.path.join(CACHE, "crds", file)

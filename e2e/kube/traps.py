@@ -7,7 +7,7 @@ import json
 import threading
 import time
 
-from fleet import HPAS, NO_KEDA, SCALED, fleet, keda, lint
+from fleet import HPAS, NO_KEDA, SCALED, fleet, keda, lint, scaled_object
 from rig import free_port, poll
 
 
@@ -38,12 +38,6 @@ class Prometheus:
     def close(self):
         self.server.shutdown()
         self.server.server_close()
-
-
-def scaled_object(rig, least, trigger, **spec):
-    rig.api.create(SCALED, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "llm"}, "spec": {
-        "scaleTargetRef": {"name": "llm"}, "pollingInterval": 2, "cooldownPeriod": 5, "minReplicaCount": least, "maxReplicaCount": 20,
-        "triggers": [trigger], **spec}})
 
 
 def conditions(rig):
