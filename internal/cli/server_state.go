@@ -53,7 +53,7 @@ func (s *server) keepIndex(lp *livePool) error {
 	if s.exchange != nil {
 		s.exchange.Give(lp.name, k.check)
 		if len(k.data) == 0 {
-			s.exchange.Want(lp.name, k.check, func(data []byte) error { return s.takeIndex(lp, k, data) })
+			s.exchange.Want(lp.name, func(data []byte) error { return s.takeIndex(lp, k, data) })
 		}
 	}
 	if k.file != "" || s.exchange != nil {

@@ -41,7 +41,6 @@ type Indexed interface {
 
 // want is the index of one pool that this router would like to have.
 type want struct {
-	check uint64
 	take  func(data []byte) error
 	until time.Time
 	from  string // router that was asked last
@@ -51,15 +50,14 @@ type want struct {
 	total int
 }
 
-// Want asks other routers for the prefix index of a pool, made with hashes of the key
-// that check identifies, and hands it to take, which says whether it is of use. Call
-// it before Run.
-func (x *Exchange) Want(pool string, check uint64, take func(data []byte) error) {
+// Want asks other routers for the prefix index of a pool and hands it to take, which
+// says whether it is of use. Call it before Run.
+func (x *Exchange) Want(pool string, take func(data []byte) error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, p := range x.pools {
 		if p.name == pool {
-			x.wants[p.hash] = &want{check: check, take: take, until: time.Now().Add(wantFor), asked: map[string]int{}}
+			x.wants[p.hash] = &want{take: take, until: time.Now().Add(wantFor), asked: map[string]int{}}
 		}
 	}
 }

@@ -54,7 +54,7 @@ func TestGather(t *testing.T) {
 		x := NewExchange(ExchangeOptions{Router: "me"})
 		x.Add(pool, nobody{})
 		var got []byte
-		x.Want(pool, 1, func(data []byte) error {
+		x.Want(pool, func(data []byte) error {
 			if len(data) < 100 {
 				return errors.New("too short")
 			}
@@ -83,7 +83,7 @@ func TestGather(t *testing.T) {
 func TestAsksEnd(t *testing.T) {
 	x := NewExchange(ExchangeOptions{Router: "me"})
 	x.Add("chat", nobody{})
-	x.Want("chat", 1, func([]byte) error { return nil })
+	x.Want("chat", func([]byte) error { return nil })
 	w := x.wants[xxh3.HashString("chat")]
 	if len(x.ask("a", nil)) > 0 {
 		t.Error("a router that is not heard is asked")
