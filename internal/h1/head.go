@@ -27,7 +27,8 @@ const usualFields = 16
 // right or wrong: that is for net/http to judge. What it accepts it reads as net/http
 // does.
 func (h *head) parse(s string) bool {
-	if h.header == nil {
+	if h.header == nil || cap(h.values) > 4*usualFields {
+		// The first one, or one after a head of many fields, whose room is not kept.
 		h.header, h.values = make(http.Header, usualFields), make([]string, 0, usualFields)
 	}
 	clear(h.header)

@@ -4,6 +4,7 @@ package h1
 
 import (
 	"bufio"
+	"fmt"
 	"net/http"
 	"reflect"
 	"strings"
@@ -76,6 +77,21 @@ func TestHead(t *testing.T) {
 		if sameAsStandard(t, s) {
 			t.Errorf("usual: %q", s)
 		}
+	}
+}
+
+// TestRoomOfAHead lets go of the memory that a head of very many fields took.
+func TestRoomOfAHead(t *testing.T) {
+	var lines []string
+	for i := range 500 {
+		lines = append(lines, fmt.Sprintf("A%d:", i))
+	}
+	var h head
+	if !h.parse(with(lines...)) || cap(h.values) < 500 {
+		t.Fatal("no room for 500 fields")
+	}
+	if !h.parse(usual) || cap(h.values) > 4*usualFields || len(h.header) != 7 {
+		t.Errorf("room for %d fields, %v", cap(h.values), h.header)
 	}
 }
 
