@@ -17,7 +17,7 @@ func kvNote(r *console.ReplicaStatus) []string {
 	case k.Fault != "":
 		return []string{"KV events: " + k.Fault}
 	case k.Unsure:
-		return []string{fmt.Sprintf("KV events were lost (%d gaps, %d made good): its cache is unsure", k.Gaps, k.Healed)}
+		return []string{fmt.Sprintf("KV events were lost (%d gaps, %d made good, %d malformed): its cache is unsure", k.Gaps, k.Healed, k.Malformed)}
 	case k.AgeMS == nil:
 		return []string{"KV events: none yet"}
 	}

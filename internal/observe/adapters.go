@@ -38,7 +38,7 @@ const (
 	loadTimeout = time.Minute
 	loadLook    = 250 * time.Millisecond
 	planLook    = 2 * time.Second // while nothing is asked for
-	// A load that failed for now is tried loadTries times, after pauses that double
+	// A load that may succeed another time is tried loadTries times, after pauses that double
 	// from loadPause; then it counts as failed and is tried again after loadRest.
 	loadTries = 5
 	loadPause = time.Second

@@ -154,8 +154,8 @@ func TestAdaptersAreLoaded(t *testing.T) {
 	})
 }
 
-// What fails for now is tried again after longer and longer pauses, five times, and
-// rests then.
+// What may succeed another time is tried again after longer and longer pauses, five
+// times, and rests then.
 func TestAdapterLoadsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ob, f, state := watched(t, []string{"a:1"}, Options{})
