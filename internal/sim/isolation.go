@@ -42,9 +42,9 @@ type IsolationRun struct {
 // student holds the 97.5 % points of Student's distribution for 2 to 5 draws.
 var student = [...]float64{2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}
 
-// isolate plays several draws of traffic once for each setting. tenants and users
-// count as at least one.
-func isolate(c Config, draw func(seed uint64) (*Traffic, error), requests, tenants, users int) (*Isolation, error) {
+// isolate plays several draws of conversations on the fleet of c once for each
+// setting. tenants and users count as at least one.
+func isolate(c Config, shared, load float64, requests, tenants, users int) (*Isolation, error) {
 	out := &Isolation{Tenants: max(1, tenants), Users: max(1, users), Draws: min(max(20_000/max(1, requests), 2), 5)}
 	names := []string{"shared", "tenant", "user"}
 	lost := make([][]float64, len(names))
@@ -54,18 +54,18 @@ func isolate(c Config, draw func(seed uint64) (*Traffic, error), requests, tenan
 	n, seed := float64(out.Draws), c.Seed
 	for i := range out.Draws {
 		c.Seed = seed + uint64(i)
-		t, err := draw(c.Seed)
+		t, _, _, err := conversations(c.Profile, c.Replicas, shared, load, requests, c.Seed)
 		if err != nil {
 			return nil, err
 		}
-		shared := 0.0
+		whole := 0.0
 		for k, name := range names {
 			u := out.salted(t, name, c.Seed)
 			r := RunContender(c, Contender{Name: Ours, Policy: route.PolicyPenstock}, u)
 			if k == 0 {
-				shared = r.HitRatio
+				whole = r.HitRatio
 			}
-			lost[k] = append(lost[k], shared-r.HitRatio)
+			lost[k] = append(lost[k], whole-r.HitRatio)
 			run := &out.Runs[k]
 			run.Hit += r.HitRatio / n
 			run.Ceiling += u.Ceiling() / n

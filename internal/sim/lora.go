@@ -130,10 +130,7 @@ func (s *LoRASpec) traffic(p *engine.Profile) (*Traffic, error) {
 		return nil, err
 	}
 	probe := NewTraffic(g, 1500, blockTokens)
-	output, _ := probe.means()
-	mean := int(probe.tokens / int64(max(1, probe.requests)))
-	cost := p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
-	spec.Rate = s.Use * float64(s.Replicas) / cost
+	spec.Rate = s.Use * float64(s.Replicas) / probe.coldSeconds(p)
 	if g, err = workload.NewGenerator(spec); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/workload"
 )
 
@@ -83,6 +84,14 @@ func (t *Traffic) means() (output, think float64) {
 	}
 	n := float64(max(1, t.requests))
 	return output / n, think / n
+}
+
+// coldSeconds is what a mean request costs a replica of p that has none of its prompt:
+// its prefill and its share of decode steps with 16 streams.
+func (t *Traffic) coldSeconds(p *engine.Profile) float64 {
+	output, _ := t.means()
+	mean := int(t.tokens / int64(max(1, t.requests)))
+	return p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
 }
 
 // adapters returns the LoRA adapters that the traffic names, in order of first sight.

@@ -64,6 +64,9 @@ type WhatIfAsk struct {
 	Users    int // of each tenant
 }
 
+// whatIfLoad is the load at which AskWhatIf measures, of what the fleet can do.
+const whatIfLoad = 0.5
+
 // AskWhatIf measures conversations of which the share q.Shared can be reused, on a
 // fleet at half of its capacity, under random balancing and under the penstock
 // policy.
@@ -71,7 +74,7 @@ func AskWhatIf(p engine.Profile, q WhatIfAsk) (WhatIf, error) {
 	if q.Requests <= 0 {
 		q.Requests = min(max(3000, 250*q.Replicas), 40000)
 	}
-	t, p, _, err := conversations(p, q.Replicas, q.Shared, 0.5, q.Requests, q.Seed)
+	t, p, _, err := conversations(p, q.Replicas, q.Shared, whatIfLoad, q.Requests, q.Seed)
 	if err != nil {
 		return WhatIf{}, err
 	}
@@ -85,11 +88,7 @@ func AskWhatIf(p engine.Profile, q WhatIfAsk) (WhatIf, error) {
 		TTFT:     WhatIfRun{Random: random.TTFTMean, Aware: aware.TTFTMean},
 	}
 	if q.Tenants > 0 || q.Users > 0 {
-		draw := func(seed uint64) (*Traffic, error) {
-			t, _, _, err := conversations(p, q.Replicas, q.Shared, 0.5, q.Requests, seed)
-			return t, err
-		}
-		if w.Isolation, err = isolate(c, draw, q.Requests, q.Tenants, q.Users); err != nil {
+		if w.Isolation, err = isolate(c, q.Shared, whatIfLoad, q.Requests, q.Tenants, q.Users); err != nil {
 			return WhatIf{}, err
 		}
 	}
@@ -107,12 +106,7 @@ func conversations(p engine.Profile, replicas int, shared, load float64, request
 	if err != nil {
 		return nil, p, 0, err
 	}
-	output, _ := t.means()
-	mean := int(t.tokens / int64(max(1, t.requests)))
-	// What a request costs a replica that has none of its prompt: its prefill and
-	// its share of decode steps with 16 streams.
-	cost := p.PrefillSeconds(mean, mean) + output*p.DecodeStepSeconds(16, 16*float64(mean))/16
-	spec.Rate = load * float64(replicas) / cost
+	spec.Rate = load * float64(replicas) / t.coldSeconds(&p)
 	g, err := workload.NewGenerator(spec)
 	if err != nil {
 		return nil, p, 0, err

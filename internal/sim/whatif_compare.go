@@ -87,11 +87,7 @@ func AnswerWhatIf(p engine.Profile, q WhatIfQuestion) (WhatIfCompare, error) {
 		out.Results = append(out.Results, r)
 	}
 	if q.Tenants > 0 || q.Users > 0 {
-		draw := func(seed uint64) (*Traffic, error) {
-			t, _, _, err := conversations(p, q.Replicas, q.Shared, q.Load, q.Requests, seed)
-			return t, err
-		}
-		out.Isolation, err = isolate(c, draw, q.Requests, q.Tenants, q.Users)
+		out.Isolation, err = isolate(c, q.Shared, q.Load, q.Requests, q.Tenants, q.Users)
 	}
 	return out, err
 }
