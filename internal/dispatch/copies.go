@@ -15,7 +15,9 @@ import (
 // computed again, however many follow. So the router keeps accounts: what requests
 // pay for want of a copy of what they begin with. Once that is the price of a copy, one
 // is made: rent until the rent paid is the price, then buy, which at worst costs twice
-// what would have been best.
+// what would have been best (A. R. Karlin, M. S. Manasse, L. Rudolph and D. D. Sleator,
+// Competitive snoopy caching, Algorithmica 3, 1988). That bound is of rent that is
+// remembered; these accounts forget.
 //
 // What a request pays is how much dearer it is at its replica than it would be at
 // another one with a copy, in the mean of those without one; where others are dearer
@@ -46,7 +48,7 @@ type rents struct {
 	accounts []account // nil until a policy that prices has decided
 	all      account   // n counts all requests
 	credit   []float32 // by slot; memory of credits
-	longest  int32     // hit of the last question
+	longest  int32     // hit of a candidate at the last question
 }
 
 // level returns the level of a block.

@@ -3,9 +3,9 @@
 package dispatch
 
 import (
-	"github.com/penstock-project/penstock/internal/fleet"
 	"testing"
 
+	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
 )
 

@@ -26,8 +26,8 @@ const (
 	// in addition: on an idle fleet nobody is over.
 	overShare = 0.7
 	// demandSeconds is the memory of what tenants ask for, or the time of
-	// demandRequests where that is shorter, but leastDemand; servedSeconds is that of
-	// what replicas did.
+	// demandRequests where that is shorter, leastDemand at least; servedSeconds is that
+	// of what replicas did.
 	demandSeconds  = 30
 	demandRequests = 400
 	leastDemand    = 0.5
@@ -36,7 +36,8 @@ const (
 	// be held yet for a tenant to be over its share: where answers are long, memory
 	// fills for minutes before anybody waits, and then stays full.
 	tightMemory = 0.5
-	// overEnds is after how many seconds without anything held it is over.
+	// overEnds is after how many seconds without anything held, and with memory that is
+	// not tight, it is over.
 	overEnds = 5
 	// judgeEvery is how often shares are looked at.
 	judgeEvery = 0.25
@@ -87,11 +88,11 @@ type shares struct {
 	tenants  []tenantLoad // by number
 	over     int32        // -1: none
 	since    fleet.Time
-	idle     fleet.Time // when it last had something held
-	next     fleet.Time
-	capacity float64 // the most work a second that the pool was seen to serve
-	memory   float64 // seconds for which demand is remembered; 0: demandSeconds
-	arrived  uint64  // requests when it was last looked at
+	idle     fleet.Time // when it last had something held, or memory was tight
+	next     fleet.Time // when shares are looked at again
+	capacity float64    // the most work a second that the pool was seen to serve
+	memory   float64    // seconds for which demand is remembered; 0: demandSeconds
+	arrived  uint64     // requests that had come by counted
 	counted  fleet.Time
 	places   int    // replicas that the tenant may use
 	allowed  []bool // by slot

@@ -17,14 +17,15 @@ type LoRACeiling struct {
 	// demand or ahead, gets by with fewer loads.
 	Clairvoyant float64 `json:"clairvoyant_resident_share"`
 	// StaticTop fixes the adapters that are asked for most; it never serves the
-	// others.
+	// others. They are there from the start, so few requests can make it exceed
+	// Clairvoyant.
 	StaticTop float64 `json:"static_top_resident_share"`
 	// SharedLRU drops what was not asked for longest, as engines do in their slots.
 	SharedLRU float64 `json:"shared_lru_resident_share"`
 }
 
 // CeilingOf plays a sequence of adapters, "" being the base model, to caches of the
-// given number of slots, which start empty.
+// given number of slots. All but StaticTop start empty.
 func CeilingOf(asked []string, slots int) LoRACeiling {
 	if len(asked) == 0 {
 		return LoRACeiling{}
