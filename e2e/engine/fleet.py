@@ -38,15 +38,14 @@ class Vllm(Proc):
     """A replica in a process group of its own: its engine is a child that does not
     end with a server that is killed."""
 
-    def __init__(self, rig, n, *more, name=None):
+    def __init__(self, rig, n, *more):
         self.host, self.port = f"127.77.0.{n}", rig.replica_port
         self.addr, self.url = f"{self.host}:{self.port}", f"http://{self.host}:{self.port}"
-        self.events = f"tcp://{self.host}:{free_port(self.host)}"
         lora = ["--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", "8"]
-        kv = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": self.events,
+        kv = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://{self.host}:{free_port(self.host)}",
               "replay_endpoint": f"tcp://{self.host}:{free_port(self.host)}", "topic": f"kv@{self.addr}@{MODEL}"}
         self.started = time.monotonic()
-        super().__init__(rig, name or f"vllm-{n}", vllm_command(
+        super().__init__(rig, f"vllm-{n}", vllm_command(
             self.host, self.port, *lora, "--shutdown-timeout", "10", "--kv-events-config", json.dumps(kv), *more),
             env=QUIET, group=True)
 
@@ -126,10 +125,10 @@ def penstock(*args, check=True, **kw):
     return r
 
 
-def stream(addr, body, path="/v1/completions", headers="", timeout=120):
-    """Sends a streaming request; returns (status, headers, TTFT s, last event or usage, seconds)."""
+def stream(addr, body):
+    """Sends a completion as a stream; returns (status, headers, TTFT s, last event or usage, seconds)."""
     start = time.monotonic()
-    r = Raw.post(addr, {**body, "stream": True, "stream_options": {"include_usage": True}}, path=path, headers=headers, host=addr, timeout=timeout)
+    r = Raw.post(addr, {**body, "stream": True, "stream_options": {"include_usage": True}}, path="/v1/completions", host=addr, timeout=120)
     try:
         status, head = r.head()
         first, usage, buf = None, None, b""
