@@ -53,7 +53,7 @@ func liveOf(st *Status) *diagnose.Live {
 			for _, g := range p.Queue.Guards {
 				if g.Off {
 					lp.Off = append(lp.Off, diagnose.LiveGuard{
-						Name: g.Name, TTFT: scaled(g.TTFTMS, 1), WithoutIt: scaled(g.WithoutMS, 1), Requests: g.Requests, Times: float64(g.Switched),
+						Name: g.Name, TTFT: scaled(g.TTFTMS, 1), WithoutIt: scaled(g.WithoutMS, 1), Requests: g.Requests, Times: int(g.Switched),
 					})
 				}
 			}

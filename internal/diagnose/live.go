@@ -24,12 +24,12 @@ type LivePool struct {
 	Replicas                []LiveReplica
 }
 
-// LiveGuard is a mechanism that the router switched off because it harmed. Times are
-// in milliseconds.
+// LiveGuard is a mechanism that the router switched off because it harmed.
 type LiveGuard struct {
 	Name            string
-	TTFT, WithoutIt float64
-	Requests, Times float64
+	TTFT, WithoutIt float64 // ms
+	Requests        float64 // the evidence, which fades
+	Times           int     // how often it was switched off
 }
 
 // LiveReplica is one replica of a LivePool. Ages and times are in seconds.
@@ -116,7 +116,7 @@ func (p *LivePool) judge() []Finding {
 	}
 	for _, g := range p.Off {
 		f := New("queue-harms", obj, "", 0)
-		f.Evidence = []Evidence{Ev("ttft", g.TTFT, "ms"), Ev("without_it", g.WithoutIt, "ms"), Ev("requests", int(g.Requests), ""), Ev("switched_off", int(g.Times), "times")}
+		f.Evidence = []Evidence{Ev("ttft", g.TTFT, "ms"), Ev("without_it", g.WithoutIt, "ms"), Ev("requests", int(g.Requests), ""), Ev("switched_off", g.Times, "times")}
 		f.Message = fmt.Sprintf("%s is off because it harmed: requests had their first token after %.0f ms and were predicted to have it after %.0f ms without it", g.Name, g.TTFT, g.WithoutIt)
 		f.Remedy = "It is tried again by itself. Give the engine's real profile (penstock calibrate), or set route.queue: off."
 		out = append(out, f)
