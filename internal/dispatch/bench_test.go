@@ -43,6 +43,7 @@ func warmPool(n int, o Options) (*Dispatch, []*fleet.Request, fleet.Time) {
 			d.End(now, t, fleet.Outcome{Kind: fleet.OutcomeOK, PromptTokens: r.PromptTokens, CachedTokens: -1, OutputTokens: 200}, nil)
 		}
 	}
+	d.learned.prefill.n = sureAfter // so many were seen that accounts of copies are kept
 	return d, big, now
 }
 
@@ -74,6 +75,9 @@ func TestNoAllocation(t *testing.T) {
 		}
 		for range 100 {
 			life()
+		}
+		if kept := d.rents.accounts != nil; kept != dec.Priced {
+			t.Errorf("%s: accounts of copies %v, prices %v", name, kept, dec.Priced)
 		}
 		if n := testing.AllocsPerRun(200, life); n != 0 {
 			t.Errorf("%s: %v allocations in the life of a request, want 0", name, n)
