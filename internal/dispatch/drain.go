@@ -45,10 +45,11 @@ func (d *Dispatch) inHand(slot int32) float64 {
 }
 
 // open reports whether a slot has room for a request that needs no new memory. A
-// replica without waiting work always has: nothing is held while one idles.
+// replica without waiting work always has, unless it stands still: nothing is held
+// while one idles.
 func (d *Dispatch) open(slot int32) bool {
 	s := &d.slots[slot]
-	return s.Drop == route.DropNone && (s.Unstarted == 0 || d.inHand(slot) < d.room(slot))
+	return s.Drop == route.DropNone && !d.still(slot) && (s.Unstarted == 0 || d.inHand(slot) < d.room(slot))
 }
 
 // fits reports whether a slot takes the request of candidate p now.

@@ -25,6 +25,7 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 // answered counts a sign that the endpoint works.
 func (d *Dispatch) answered(i int32) {
 	e := &d.entries[i]
+	d.lives(e.slot)
 	b := &d.aux[e.slot].breaker
 	b.succeeded(d.now, e.trial)
 	if e.trial {
@@ -123,6 +124,7 @@ func (d *Dispatch) Progress(now fleet.Time, t Ticket, tokens int) {
 		return
 	}
 	d.grow(i, float64(tokens))
+	d.lives(e.slot)
 	d.tell(NoteProgress, i, float64(tokens))
 }
 
@@ -154,6 +156,9 @@ func (d *Dispatch) takeBack(i int32) {
 	a.inFlightAt.set(d.now, s.InFlight)
 	d.index.Unpin(d.now, e.pins)
 	if e.peer == 0 {
+		if !e.stream {
+			d.owesLess(slot)
+		}
 		d.unweigh(e)
 		if e.req.Adapter != "" {
 			d.leaveAdapter(slot, e.req.Adapter)

@@ -150,6 +150,10 @@ func (d *Dispatch) overdue(i int32, out []Send) []Send {
 		return d.refuse(i, route.DropNone, "its deadline passed while it waited for its turn", out)
 	}
 	d.n.Overdue++
+	if dec := d.lend(); d.still(slot) && d.ask(i, dec, true) > 0 {
+		dec.Settle(dec.Index, route.WhyOverdue)
+		return d.send(i, dec, out)
+	}
 	return d.release(i, slot, route.WhyOverdue, out)
 }
 

@@ -93,6 +93,7 @@ type learned struct {
 	missed scale
 
 	ttft, e2e, output, hit mean // seconds, seconds, tokens, share
+	gaps                   gaps
 	rho                    float64
 	rhoAt                  fleet.Time
 	blockTokens            float64

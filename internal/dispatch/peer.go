@@ -323,6 +323,8 @@ func (d *Dispatch) charge(i, slot int32, blocks []uint64) {
 	e.pins = d.index.Pin(d.now, slot, blocks)
 	if e.peer != 0 {
 		a.peers++
+	} else if !e.stream {
+		d.owes(slot)
 	}
 	d.refresh(slot)
 }

@@ -92,6 +92,7 @@ type slot struct {
 	share   slotShare
 	lora    []adapterUse // adapters sent there, most recent first
 	denied  []denial     // adapters that it said it does not have
+	quiet   int32        // requests of our own in flight there whose answer does not stream
 	peers   int32        // requests of other routers in flight there
 	theirs  *peerQueue   // what other routers hold for it; nil: never any
 	url     string

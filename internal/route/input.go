@@ -34,6 +34,12 @@ type Slot struct {
 	HeadEstimate float64
 	HeadSince    fleet.Time
 
+	// QuietSince is the last sign of life of an endpoint that owes this router answers
+	// which do not stream, or the moment since when it does; QuietMost, in seconds, is for
+	// how long it may show nothing, 0: not known, or it owes none. See Overdue.
+	QuietSince fleet.Time
+	QuietMost  float64
+
 	CtxTokens float64 // tokens of context of the streams, output included
 	Generated float64 // output tokens of the streams
 	// UncachedTokens sums, over the requests without a first token, the prompt
@@ -68,15 +74,31 @@ type Slot struct {
 // Pending returns the seconds of prefill work at the slot that still lie before a
 // request that is sent now. The head counts as worked on for at most 0.9 of its
 // estimate: what has not answered is never free. A head that is long overdue says
-// that the endpoint stalls; then the time that it is late counts as well.
+// that the endpoint stalls; then the time that it is late counts as well, and so does
+// the time for which it has shown nothing at all.
 func (s *Slot) Pending(now fleet.Time) float64 {
+	quiet := s.Overdue(now)
 	if s.Unstarted == 0 {
-		return s.ForeignPending
+		return s.ForeignPending + quiet
 	}
 	worked := max(0, now.Seconds(s.HeadSince))
 	p := s.PendingSum - 0.9*min(s.HeadEstimate, worked)
 	late := worked - stallFactor*s.HeadEstimate - stallSeconds
-	return s.ForeignPending + max(0, p) + max(0, late)
+	return s.ForeignPending + max(0, p) + max(0, late, quiet)
+}
+
+// Overdue returns for how many seconds longer than usual an endpoint that owes answers
+// which do not stream has shown nothing: neither bytes of an answer, nor an answer to a
+// probe or a scrape, since a long answer is no standstill.
+func (s *Slot) Overdue(now fleet.Time) float64 {
+	if s.QuietMost == 0 {
+		return 0
+	}
+	since := s.QuietSince
+	if s.State != nil {
+		since = max(since, s.State.LifeAt, s.State.ScrapedAt)
+	}
+	return max(0, now.Seconds(since)-s.QuietMost)
 }
 
 // A request without a first token counts as stalled when it was worked on for
