@@ -31,7 +31,7 @@ func printQueue(w io.Writer, q *console.QueueState) {
 	}
 	fmt.Fprintf(w, "queue on  holds a request for at most %g times first come first served + %gs", q.Bound.Times, q.Bound.PlusS)
 	if q.Bound.MostS != nil {
-		fmt.Fprintf(w, ", and %s", span(time.Duration(*q.Bound.MostS*1e9)))
+		fmt.Fprintf(w, ", and at most %s longer than it or %g times as long", span(time.Duration(*q.Bound.MostS*1e9)), q.Bound.MostTimes)
 	}
 	fmt.Fprintln(w)
 	if q.Held == 0 {

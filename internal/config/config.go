@@ -169,7 +169,8 @@ type Route struct {
 	// SessionHeaders name a session.
 	SessionHeaders []string
 	// Queue is on or off: the router's own queue, which holds requests that replicas
-	// would only make wait. QueueMost is the longest that it holds one.
+	// would only make wait. QueueMost is how much longer it may hold one than first
+	// come first served would have; three times as long is always allowed.
 	Queue     string
 	QueueMost time.Duration
 	// HoldFor is how long a request may wait while no replica takes it; 0: it is

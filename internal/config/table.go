@@ -254,7 +254,7 @@ var routeObject = &object{name: "route", fields: []field{
 		func(r *Route) *[]string { return &r.SessionHeaders }, example("x-session-id")),
 	text("queue", "The router's own queue: on holds what replicas would only make wait, and sends it in a better order; off sends everything at once. Weights and classes of tenants need it.",
 		func(r *Route) *string { return &r.Queue }, def("on"), oneOf("on", "off")),
-	length("queueMost", "Longest time that the queue holds a request: at most this, and at most 8 times what first come first served would have cost, plus 1 s. Once several tenants came the second alone holds.",
+	length("queueMost", "How much longer the queue may hold a request than first come first served would have; three times as long is always allowed, over 8 times and 1 s never. Once several tenants came the last alone holds.",
 		func(r *Route) *time.Duration { return &r.QueueMost }, def("1m"), within(0.1, 3600)),
 	length("holdFor", "How long a request may wait while no replica is ready or takes it; 0s refuses at once, or, in a pool that wakes, waits longer than a start-up takes.",
 		func(r *Route) *time.Duration { return &r.HoldFor }, def("0s")),

@@ -27,11 +27,13 @@ type QueueState struct {
 }
 
 // QueueBound is how long a request may be held: Times what first come first served
-// would have cost it and PlusS, MostS at most. MostS is null once several tenants came.
+// would have cost it and PlusS, and at most MostS longer than it, or MostTimes as
+// long. MostS is null once several tenants came.
 type QueueBound struct {
-	Times float64  `json:"times_first_come"`
-	PlusS float64  `json:"plus_s"`
-	MostS *float64 `json:"most_s"`
+	Times     float64  `json:"times_first_come"`
+	PlusS     float64  `json:"plus_s"`
+	MostS     *float64 `json:"most_s"`
+	MostTimes float64  `json:"most_times"`
 }
 
 // GuardStatus says what a mechanism is worth, and whether it is off because it harmed.
@@ -53,7 +55,7 @@ func queueState(t *dispatch.Totals) *QueueState {
 	}
 	q := &t.Queue
 	out := &QueueState{
-		On: t.QueueOn, Bound: QueueBound{Times: t.MaxHold, PlusS: dispatch.HoldPlus},
+		On: t.QueueOn, Bound: QueueBound{Times: t.MaxHold, PlusS: dispatch.HoldPlus, MostTimes: dispatch.MostTimes},
 		Held: q.Held, Stolen: t.Stolen, Overdue: t.Overdue, Guards: []GuardStatus{},
 	}
 	if t.HoldMost > 0 {

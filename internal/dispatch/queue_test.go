@@ -113,6 +113,37 @@ func TestQueueBound(t *testing.T) {
 	}
 }
 
+// The bound in time is on what the order costs, not on the wait: in a fleet that is
+// behind by far more than the bound, requests still go in the better order.
+func TestQueueBoundInTime(t *testing.T) {
+	p := testProfile()
+	p.MaxSeqs = 128
+	const most = 5 * time.Second
+	mean := func(o Options) float64 {
+		o.Queue, o.Fixed = true, true
+		w := newWorld(t, 2, p, o)
+		longest := 0.0
+		w.onSend = func(s Send) {
+			e := &w.d.entries[w.d.find(s.Ticket)]
+			longest = max(longest, e.fcfs)
+			if o.HoldMost > 0 && s.Held.Seconds() > max(MostTimes*e.fcfs, e.fcfs+most.Seconds())+1e-6 {
+				t.Errorf("held %v, first come first served would have cost %.2f s", s.Held, e.fcfs)
+			}
+		}
+		busy(w, 1500, 5e7, nil)
+		if longest < 4*most.Seconds() {
+			t.Fatalf("first come first served waits for %.1f s at most: the load is too low for this test", longest)
+		}
+		return w.ttft / float64(w.finished)
+	}
+	bounded := mean(Options{HoldMost: most})
+	free, fcfs := mean(Options{}), mean(Options{Without: Without{Order: true}})
+	t.Logf("mean TTFT %.2f s, without the bound %.2f s, first come first served %.2f s", bounded, free, fcfs)
+	if bounded > (free+fcfs)/2 {
+		t.Error("the bound costs most of what the order buys")
+	}
+}
+
 // A more urgent class goes first; of two tenants the one that floods delays itself.
 func TestQueueOrder(t *testing.T) {
 	p := testProfile()

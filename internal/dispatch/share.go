@@ -385,8 +385,9 @@ func (d *Dispatch) crowds(e *entry, slot int32) bool {
 }
 
 // boundFor is how long an entry may be held, in seconds: MaxHold times what first come
-// first served would have cost and a second, HoldMost at most where that is set. For a
-// tenant over its share it is what first come first served would cost within its share.
+// first served would have cost and a second, and where HoldMost is set no more than that
+// on top, or MostTimes the cost where that is more. For a tenant over its share it is what
+// first come first served would cost within its share.
 func (d *Dispatch) boundFor(e *entry) float64 {
 	fcfs := e.fcfs
 	if d.isOver(e) {
@@ -403,7 +404,7 @@ func (d *Dispatch) boundFor(e *entry) float64 {
 	}
 	bound := d.o.MaxHold*fcfs + HoldPlus
 	if most := d.holdMost(); most > 0 {
-		bound = min(bound, most.Seconds())
+		bound = min(bound, max(MostTimes*fcfs, fcfs+most.Seconds()))
 	}
 	return bound
 }
