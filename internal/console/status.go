@@ -264,7 +264,10 @@ func poolStatus(p Pool, now fleet.Time) PoolStatus {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		r := replicaStatus(e, loads[e.ID], now)
-		r.KVEvents = kv[e.ID]
+		if k, l := kv[e.ID], loads[e.ID]; k != nil {
+			k.Unsure = k.Unsure && (l == nil || l.CacheUnsure) // answers may have cleared it up
+			r.KVEvents = k
+		}
 		if e.Slow {
 			out.Slow++
 		}

@@ -38,6 +38,7 @@ type EndpointLoad struct {
 	ForeignStreams    float64    // load of others that scrapes show
 	ForeignUnstarted  float64
 	IndexDisagreement bool // predictions of cached tokens fail here
+	CacheUnsure       bool // KV events were lost, and answers have not shown since that the index holds
 }
 
 // Ledger appends one row per endpoint, in slot order, to rows.
@@ -58,6 +59,9 @@ func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 			Sent: a.sent, Failed: a.failed, Leaked: a.leaked, Restarts: a.restarts,
 			ForeignStreams: s.ForeignStreams, ForeignUnstarted: s.ForeignUnstarted,
 			IndexDisagreement: d.index.Agreement(int32(i)).Disagrees,
+		}
+		if x, ok := d.index.(eventIndex); ok {
+			r.CacheUnsure = x.Unsure(int32(i))
 		}
 		if a.breaker.ejected() {
 			r.EjectedUntil = a.breaker.until
