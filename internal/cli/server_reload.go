@@ -72,7 +72,8 @@ func (s *server) Reload(next *config.Config) error {
 		for k := range next.Pools {
 			if n := &next.Pools[k]; n.Name == p.Name {
 				p.Fallback, p.FallbackWait = n.Fallback, n.FallbackWait
-				p.Models, p.Route, p.Scale = n.Models, n.Route, liveScale(p.Scale, n.Scale)
+				p.Models, p.Route, p.Scale = n.Models, liveRoute(p.Route, n.Route), liveScale(p.Scale, n.Scale)
+				p.Engine.LoadAdapters = n.Engine.LoadAdapters
 				if len(p.Replicas.Process.Command) == 0 && len(n.Replicas.Process.Command) == 0 {
 					p.Replicas = n.Replicas // processes wait for a restart
 				}
@@ -105,6 +106,12 @@ func (s *server) Reload(next *config.Config) error {
 	s.log.Info("configuration reloaded", "changes", strings.Join(live, "; "), "waits_for_restart", strings.Join(restart, "; "),
 		"digest", s.state.Digest)
 	return nil
+}
+
+// liveRoute takes the keys of the next configuration that may change while it runs.
+func liveRoute(old, next config.Route) config.Route {
+	next.SessionHeaders, next.Queue, next.QueueMost, next.HoldFor = old.SessionHeaders, old.Queue, old.QueueMost, old.HoldFor
+	return next
 }
 
 // applyPool changes what differs in one pool; s.mu is held.

@@ -5,6 +5,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +103,33 @@ func TestScalePolicyOfFile(t *testing.T) {
 	}
 	if n, by := got.EffectiveMax(); n != 4 || by != "accelerators" {
 		t.Errorf("%d by %s", n, by)
+	}
+}
+
+// A reload leaves nothing that is live to a later one, and takes nothing that is not.
+func TestReloadTakesWhatIsLive(t *testing.T) {
+	e := newEngine(t)
+	s, stop := runServer(t, nil, e.URL)
+	next := *s.Config()
+	next.Pools = slices.Clone(next.Pools)
+	p := &next.Pools[0]
+	p.Engine.LoadAdapters, p.Route.Policy, p.Route.Heartbeat, p.Scale.Max = "/adapters/{name}", "random", time.Second, 5
+	p.Route.Queue, p.Route.QueueMost, p.Route.HoldFor, p.Route.SessionHeaders, p.Scale.Hand = "off", time.Second, time.Second, []string{"x-s"}, "hpa"
+	for range 2 {
+		if err := s.Reload(&next); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range config.Diff(s.Config(), &next) {
+			if c.Live {
+				t.Errorf("%s was not applied", c.Path)
+			}
+		}
+		if got := s.configState().Restart; len(got) != 5 {
+			t.Errorf("these wait for a restart: %q", got)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
 	}
 }
 
