@@ -16,6 +16,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/diagnose"
 	"github.com/penstock-project/penstock/internal/manifest"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 func lintCmd(e *Env) *cobra.Command {
@@ -280,7 +281,7 @@ func (l *linter) fix(ctx context.Context, found []diagnose.Finding, write bool) 
 			fmt.Fprint(l.env.Stdout, diagnose.Diff(name, before[i], after))
 			continue
 		}
-		if err := os.WriteFile(name, []byte(after), 0o644); err != nil {
+		if err := rewrite(name, after); err != nil {
 			return failf("", "%w", err)
 		}
 		fmt.Fprintf(l.env.Stderr, "penstock: wrote %s\n", name)
@@ -293,6 +294,20 @@ func (l *linter) fix(ctx context.Context, found []diagnose.Finding, write bool) 
 		return errSilent(ExitFindings)
 	}
 	return nil
+}
+
+// rewrite replaces a file that somebody keeps, with the permissions that it has. What a
+// symbolic link names is replaced, not the link.
+func rewrite(name, text string) error {
+	path, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	return wholefile.Write(path, []byte(text), st.Mode().Perm())
 }
 
 func firstLine(s string) string {

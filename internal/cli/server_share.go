@@ -20,6 +20,7 @@ import (
 	"github.com/penstock-project/penstock/internal/config"
 	"github.com/penstock-project/penstock/internal/console"
 	"github.com/penstock-project/penstock/internal/share"
+	"github.com/penstock-project/penstock/internal/wholefile"
 )
 
 // peersEnv names the environment variable that share.peers: auto asks.
@@ -171,7 +172,7 @@ func keptKey(path string, fresh []byte) (uint64, error) {
 			return 0, err
 		}
 		b = []byte(hex.EncodeToString(fresh) + "\n")
-		if err := os.WriteFile(path, b, 0o600); err != nil {
+		if err := wholefile.Write(path, b, 0o600); err != nil {
 			return 0, err
 		}
 	} else if err != nil {

@@ -211,15 +211,15 @@ func (l *tickLog) all() []ScaleTick {
 
 // asked plays one pool.
 type asked struct {
-	change     func(*scale.Policy)
-	s          *scale.Scaler
-	out        ScaleAsk
-	last       fleet.Time
-	made       int // replicas that were ever asked for, for their names
-	fleet      []ReplicaPhase
-	due        []fleet.Time // when fleet[i] is ready
-	then, now  direction
-	thenCounts ScaleStep // numbers of the last tick
+	change    func(*scale.Policy)
+	s         *scale.Scaler
+	out       ScaleAsk
+	last      fleet.Time
+	made      int // replicas that were ever asked for, for their names
+	fleet     []ReplicaPhase
+	due       []fleet.Time // when fleet[i] is ready
+	then, now direction
+	before    ScaleStep // numbers of the last tick
 }
 
 // direction counts changes of direction of a number.
@@ -303,10 +303,10 @@ func (p *asked) charge(t *ScaleTick) {
 		return
 	}
 	need := rec.Offered / rec.PerReplica
-	if need > float64(p.thenCounts.ThenReady) {
+	if need > float64(p.before.ThenReady) {
 		p.out.Then.ShortSeconds += dt
 	}
-	if need > float64(p.thenCounts.NowReady) {
+	if need > float64(p.before.NowReady) {
 		p.out.Now.ShortSeconds += dt
 	}
 }
@@ -340,8 +340,8 @@ func (p *asked) note(t *ScaleTick, r *scale.Recommendation) {
 	}
 	p.out.Then.Peak = max(p.out.Then.Peak, step.Then)
 	p.out.Now.Peak = max(p.out.Now.Peak, step.Now)
-	was := p.thenCounts
-	p.thenCounts = step
+	was := p.before
+	p.before = step
 	if p.out.Ticks > 1 && was.Then == step.Then && was.Now == step.Now && was.ThenReady == step.ThenReady && was.NowReady == step.NowReady {
 		return
 	}

@@ -200,8 +200,8 @@ func TestAskedFleetBegins(t *testing.T) {
 			tick.Policy, tick.Capacity = nil, nil
 		}
 		p.tick(tick)
-		if len(p.fleet) != 2 || p.thenCounts.NowReady != want {
-			t.Errorf("after %d s %d of %+v are ready, want %d", 20*i, p.thenCounts.NowReady, p.fleet, want)
+		if len(p.fleet) != 2 || p.before.NowReady != want {
+			t.Errorf("after %d s %d of %+v are ready, want %d", 20*i, p.before.NowReady, p.fleet, want)
 		}
 	}
 }
