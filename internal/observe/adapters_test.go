@@ -22,7 +22,6 @@ type adapterShelf struct {
 	paths  map[string]string
 	listed []string
 	refuse func(name, path string, call int) (int, string)
-	unsaid bool // its list of models does not show what it loaded
 }
 
 func (s *adapterShelf) load(body string) (int, string) {
@@ -56,9 +55,7 @@ func (s *adapterShelf) models() string {
 	defer s.mu.Unlock()
 	out := `{"data":[{"id":"m","owned_by":"vllm"}`
 	for _, n := range s.listed {
-		if !s.unsaid {
-			out += fmt.Sprintf(`,{"id":%q,"parent":"m"}`, n)
-		}
+		out += fmt.Sprintf(`,{"id":%q,"parent":"m"}`, n)
 	}
 	return out + "]}"
 }
@@ -189,36 +186,85 @@ func TestAdapterLoadsBackOff(t *testing.T) {
 	})
 }
 
-// A new process in place has none of what was loaded, and gets it again; an engine
-// that says it loaded and never lists it is asked again, too.
+// A new process in place has none of what was loaded, and gets it again once, whichever
+// tells of it first: its metrics, its list of models, or that a load went there. From then
+// on there is no moment without the adapter.
 func TestAdaptersComeBackAfterARestart(t *testing.T) {
+	metrics := func(start int) func(*fakeReplica) {
+		return func(r *fakeReplica) {
+			r.metrics = fmt.Sprintf("vllm:num_requests_running 0\nprocess_start_time_seconds %d\n", start)
+		}
+	}
+	for _, first := range []string{"/metrics", "/v1/models", "/v1/load_lora_adapter"} {
+		t.Run(strings.TrimPrefix(first, "/"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ob, f, state := watched(t, []string{"a:1"}, Options{})
+				s := shelves(f, "a:1")["a:1"]
+				f.set("a:1", metrics(100))
+				restart, told := make(chan bool, 1), make(chan bool, 1)
+				f.mu.Lock()
+				f.before = func(path string) {
+					if path == first || path == "/v1/models" && first == "/v1/load_lora_adapter" {
+						select {
+						case <-restart:
+							s.mu.Lock()
+							s.listed = nil
+							s.mu.Unlock()
+							told <- true
+						default:
+						}
+					}
+					if path == first {
+						select {
+						case <-told:
+							f.set("a:1", metrics(200))
+						default:
+						}
+					}
+					if path == "/v1/models" {
+						time.Sleep(50 * time.Millisecond)
+						f.set("a:1", func(r *fakeReplica) { r.models = s.models() })
+					}
+				}
+				f.mu.Unlock()
+				ob.SetAdapters(AdapterPlan{Names: []string{"x"}, Path: "/x/{name}"})
+				time.Sleep(time.Minute)
+				if s.called("x") != 1 || adapterText(state()["a:1"], "x") != "listed" {
+					t.Fatalf("%d loads, x is %s", s.called("x"), adapterText(state()["a:1"], "x"))
+				}
+				restart <- true
+				for s.called("x") == 1 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				for range 1500 {
+					time.Sleep(20 * time.Millisecond)
+					if got := adapterText(state()["a:1"], "x"); got != "listed" {
+						t.Fatalf("after it was loaded again x is %s", got)
+					}
+				}
+				if s.called("x") != 2 {
+					t.Errorf("%d loads after a restart", s.called("x"))
+				}
+			})
+		})
+	}
+}
+
+// An engine that says it loaded and never lists it is asked again.
+func TestAdaptersThatAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ob, f, state := watched(t, []string{"a:1"}, Options{})
 		s := shelves(f, "a:1")["a:1"]
 		ob.SetAdapters(AdapterPlan{Names: []string{"x"}, Path: "/x/{name}"})
-		text := func(start int) string {
-			return fmt.Sprintf("vllm:num_requests_running 0\nprocess_start_time_seconds %d\n", start)
-		}
-		f.set("a:1", func(r *fakeReplica) { r.metrics = text(100) })
 		time.Sleep(5 * time.Second)
-		f.set("a:1", func(r *fakeReplica) { r.models = s.models() })
-		time.Sleep(time.Minute)
-		if s.called("x") != 1 || adapterText(state()["a:1"], "x") != "listed" {
-			t.Fatalf("%d loads, x is %s", s.called("x"), adapterText(state()["a:1"], "x"))
-		}
-		s.mu.Lock()
-		s.listed, s.unsaid = nil, true
-		s.mu.Unlock()
-		f.set("a:1", func(r *fakeReplica) { r.metrics, r.models = text(200), s.models() })
-		time.Sleep(5 * time.Second)
-		if s.called("x") != 2 {
-			t.Fatalf("%d loads after a restart", s.called("x"))
+		if s.called("x") != 1 {
+			t.Fatalf("%d loads", s.called("x"))
 		}
 		if got := adapterText(state()["a:1"], "x"); got != "listed" {
 			t.Errorf("just loaded, x is %s", got)
 		}
 		time.Sleep(listedWithin + 2*time.Second)
-		if s.called("x") != 3 {
+		if s.called("x") != 2 {
 			t.Errorf("%d loads of what the engine does not list", s.called("x"))
 		}
 	})

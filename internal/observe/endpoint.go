@@ -39,6 +39,7 @@ type endpoint struct {
 	backoff int // scrape interval, as a multiple
 	memory  []fleet.Adapter
 	known   bool // adapters that are resident come from the engine itself
+	renewed bool // the process is a new one, and its models were not read yet
 
 	loader loader
 	start  restartWatch
@@ -121,7 +122,7 @@ func (e *endpoint) look(ctx context.Context, models bool) (read bool) {
 		list, v, reason = e.probe.models(ctx)
 		if v == lookReady {
 			read = true
-			e.list = list
+			e.take(list)
 			if e.engine == EngineUnknown {
 				e.engine = list.engine
 			}
@@ -159,6 +160,18 @@ func (e *endpoint) look(ctx context.Context, models bool) (read bool) {
 		e.o.kick()
 	}
 	return read
+}
+
+// take notes what the replica lists. What was loaded into a process before this one is
+// forgotten only now: a load may have met the new process before its metrics were read, and
+// this list tells which it was.
+func (e *endpoint) take(list served) {
+	e.list = list
+	if e.renewed {
+		e.renewed = false
+		e.compose()
+		e.loader.forget()
+	}
 }
 
 func listsAny(names, want []string) bool {
@@ -210,9 +223,7 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 	if restarted {
 		e.gate.restarted()
 		e.memory = nil
-	}
-	if restarted {
-		e.loader.forget()
+		e.renewed = true
 	}
 	e.known = out.AdaptersComplete
 	e.memory = remember(e.memory, &sig, e.list.names, e.known)

@@ -253,7 +253,7 @@ func kvWorld(t *testing.T, e *kvEngine) (r *KVReader, changes func() string) {
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 { // a minute
 		if ok() {
 			return
 		}

@@ -43,6 +43,8 @@ type fakeReplica struct {
 type fakeFleet struct {
 	mu sync.Mutex
 	r  map[string]*fakeReplica
+	// before runs before a request is answered, where it is set.
+	before func(path string)
 }
 
 func (f *fakeFleet) set(host string, fn func(*fakeReplica)) {
@@ -55,6 +57,12 @@ func (f *fakeFleet) set(host string, fn func(*fakeReplica)) {
 }
 
 func (f *fakeFleet) RoundTrip(req *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		before(req.URL.Path)
+	}
 	f.mu.Lock()
 	r, ok := f.r[req.URL.Host]
 	var c fakeReplica
@@ -126,6 +134,8 @@ func watched(t *testing.T, hosts []string, o Options) (*Observer, *fakeFleet, fu
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		// What the test sets before it waits for the first time is there from the start.
+		time.Sleep(time.Nanosecond)
 		if err := ob.Run(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("Run: %v", err)
 		}
@@ -330,7 +340,7 @@ func TestAdaptersAreRemembered(t *testing.T) {
 		step := func(metrics, want string) {
 			t.Helper()
 			f.set("a:1", func(r *fakeReplica) { r.metrics, r.models = metrics, models })
-			time.Sleep(12 * time.Second)
+			time.Sleep(2 * modelsEvery) // the list is read
 			if got := states(state()["a:1"]); got != want {
 				t.Errorf("adapters %q, want %q", got, want)
 			}
