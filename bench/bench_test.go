@@ -78,7 +78,7 @@ func listenAddr(t *testing.T) string {
 
 func waitFor(t *testing.T, addr string) {
 	t.Helper()
-	for range 200 {
+	for range 6000 { // a minute
 		if c, err := net.Dial("tcp", addr); err == nil {
 			c.Close()
 			return

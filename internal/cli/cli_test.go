@@ -69,7 +69,7 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		text = args[1]
 	}
 	last := ""
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		res, err := http.Get(args[0])
 		if err != nil {
 			last = err.Error()

@@ -18,7 +18,7 @@ func requestWithKey(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: httpkey KEYFILE URL BODY STATUS")
 	}
 	key, got := strings.TrimSpace(ts.ReadFile(args[0])), ""
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		req, err := http.NewRequest("POST", args[1], strings.NewReader(ts.ReadFile(args[2])))
 		ts.Check(err)
 		req.Header.Set("Authorization", "Bearer "+key)

@@ -31,7 +31,7 @@ func unusedAddr(t *testing.T) string {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 { // a minute
 		if ok() {
 			return
 		}

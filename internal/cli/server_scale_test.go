@@ -18,7 +18,7 @@ import (
 // lastScale waits for the first evaluation of the only pool.
 func lastScale(t *testing.T, s *server) *flow.ScaleRecord {
 	t.Helper()
-	for range 500 {
+	for range 6000 { // a minute
 		if l := s.Scales(); len(l) > 0 {
 			return l[0]
 		}

@@ -144,7 +144,7 @@ func TestAdvisoryLargeHeadAndUnreadBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 30000000\r\n\r\n")
 	b := make([]byte, 12)
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != "HTTP/1.1 401" {
@@ -165,7 +165,7 @@ func TestAdvisoryLengthBesideChunks(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := u.seen.Load()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"+head+"\r\n"+chunk(chatBody)+"0\r\n\r\n"+
 			"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "+strconv.Itoa(len(chatBody))+"\r\n\r\n"+chatBody)
 		all, err := io.ReadAll(c)
@@ -183,7 +183,7 @@ func TestAdvisoryLengthBesideChunks(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := u.seen.Load()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"+head+"\r\n"+chatBody)
 		all, _ := io.ReadAll(c)
 		c.Close()

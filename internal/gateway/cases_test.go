@@ -327,11 +327,11 @@ func TestClientLeaves(t *testing.T) {
 				} else {
 					c.Close()
 				}
-				if d := (<-seen).Sub(left); d > time.Second {
+				if d := (<-seen).Sub(left); d > 10*time.Second {
 					t.Errorf("the replica learnt of it after %v", d)
 				}
 				if half { // no empty success for somebody who still reads
-					c.SetReadDeadline(time.Now().Add(5 * time.Second))
+					c.SetReadDeadline(time.Now().Add(time.Minute))
 					rest, _ := io.ReadAll(c.r)
 					if !strings.HasPrefix(window, "within") && len(rest) > 0 || strings.HasSuffix(string(rest), "0\r\n\r\n") {
 						t.Errorf("the answer ended like a whole one: %q", rest)

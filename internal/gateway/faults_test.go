@@ -143,8 +143,8 @@ func TestAllRefuseAndComeBack(t *testing.T) {
 	sick.Store(false)
 	back := time.Now()
 	for f.several(4, 0)[200] != 4 {
-		if time.Since(back) > 2*time.Second {
-			t.Fatal("not serving 2 s after the replicas' return")
+		if time.Since(back) > 10*time.Second {
+			t.Fatal("not serving 10 s after the replicas' return")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -189,7 +189,8 @@ func TestFrozenReplica(t *testing.T) {
 		life        time.Duration
 	}{
 		{"no sign of life", true, true, time.Minute},
-		{"probes time out, bytes flowed", true, false, 0},
+		// The last sign is from after the test, however long that takes.
+		{"probes time out, bytes flow", true, false, -time.Hour},
 		{"probes answer", false, false, time.Minute},
 	} {
 		f := newFixture(t, setup{options: Options{Lifeless: 300 * time.Millisecond}}, ice.url)
@@ -203,7 +204,11 @@ func TestFrozenReplica(t *testing.T) {
 			})
 		}
 		tell()
-		ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
+		patience := 1500 * time.Millisecond // a request that does not move is stuck
+		if c.moves {
+			patience = time.Minute
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		stop := make(chan struct{})
 		go func() {
 			for {
@@ -312,7 +317,7 @@ func TestStalledStream(t *testing.T) {
 		<-hold
 		return false
 	})
-	f := newFixture(t, setup{relay: relay.Options{Stall: 200 * time.Millisecond}}, u.url)
+	f := newFixture(t, setup{relay: relay.Options{Stall: time.Second}}, u.url)
 	res, body := f.chat(streamReq)
 	if res.StatusCode != 200 || strings.Count(body, `"content":"x"`) != 2 || !strings.Contains(body, "stalled") || !strings.HasSuffix(body, done) {
 		t.Errorf("%d %s", res.StatusCode, body)

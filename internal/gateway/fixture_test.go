@@ -293,7 +293,7 @@ func (f *fixture) settled() {
 	f.t.Helper()
 	var st Stats
 	var fs flow.Stats
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		st, fs = f.h.Stats(), f.flow.Stats()
 		clean := st.InFlight == 0 && st.BodyBytes == 0 && st.Relay.Open == st.Relay.Idle && fs.Totals.InFlight == 0 && fs.Totals.Held == 0
 		for _, e := range fs.Endpoints {
@@ -315,7 +315,7 @@ func (f *fixture) outcome(n int) *route.Result {
 
 func (f *fixture) waitFor(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatalf("%s did not come", what)
 		}
@@ -326,6 +326,7 @@ func (f *fixture) waitFor(what string, ok func() bool) {
 // values given.
 func (f *fixture) metric(name string, values ...string) float64 {
 	f.t.Helper()
+	f.waitFor("the last account", func() bool { return f.h.Stats().InFlight == 0 })
 	all, err := f.reg.Gather()
 	if err != nil {
 		f.t.Fatal(err)

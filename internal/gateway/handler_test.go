@@ -269,7 +269,7 @@ func TestSlowHead(t *testing.T) {
 		if s.ReadHeaderTimeout != headerTime || s.IdleTimeout <= 90*time.Second || s.WriteTimeout != 0 || s.ReadTimeout != 0 {
 			t.Errorf("%+v", s)
 		}
-		s.ReadHeaderTimeout = 50 * time.Millisecond
+		s.ReadHeaderTimeout = time.Second
 	}})
 	c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	if err != nil {

@@ -3,7 +3,9 @@
 package gateway
 
 import (
+	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,11 +27,32 @@ func cold(t *testing.T, hold time.Duration, u *replica) *fixture {
 	return f
 }
 
+// wake sends a request that is held, makes the replica ready once that many comments have
+// come, and returns the answer with them.
+func (f *fixture) wake(d *dialed, beats int) (*http.Response, string) {
+	f.t.Helper()
+	d.ask(streamReq, "")
+	res, err := http.ReadResponse(d.r, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	first := make([]byte, beats*len(beatComment))
+	if _, err := io.ReadFull(res.Body, first); err != nil {
+		f.t.Fatal(err)
+	}
+	f.observe(fleet.PhaseReady, f.flow.Snapshot().Endpoints[0].URL)
+	rest, err := io.ReadAll(res.Body)
+	if err != nil {
+		f.t.Error(err)
+	}
+	return res, string(first) + string(rest)
+}
+
 // A stream whose request waits gets comments, then the answer byte for byte.
 func TestHeartbeatsWhileHeld(t *testing.T) {
-	f := cold(t, 10*time.Second, says(t, stream(token, token, finish, done)))
-	time.AfterFunc(200*time.Millisecond, func() { f.observe(fleet.PhaseReady, f.flow.Snapshot().Endpoints[0].URL) })
-	res, text := f.chat(streamReq)
+	f := cold(t, time.Minute, says(t, stream(token, token, finish, done)))
+	d := f.dial()
+	res, text := f.wake(d, 2)
 	beats := strings.Count(text, string(beatComment))
 	if res.StatusCode != 200 || beats < 2 || text != strings.Repeat(string(beatComment), beats)+token+token+finish+done {
 		t.Errorf("%d %q", res.StatusCode, text)
@@ -42,15 +65,16 @@ func TestHeartbeatsWhileHeld(t *testing.T) {
 	}
 	f.settled()
 	// The connection is good for the next request, which finds a ready replica.
-	if _, text := f.chat(streamReq); text != token+token+finish+done {
-		t.Errorf("a request to a warm pool: %q", text)
+	d.ask(streamReq, "")
+	if _, text, err := d.answer(); err != nil || text != token+token+finish+done {
+		t.Errorf("a request to a warm pool: %q, %v", text, err)
 	}
 	f.settled()
 }
 
 // A client that asked for a whole answer gets nothing before it.
 func TestNoHeartbeatWithoutStream(t *testing.T) {
-	f := cold(t, 10*time.Second, says(t, jsonAnswer(200, okBody)))
+	f := cold(t, time.Minute, says(t, jsonAnswer(200, okBody)))
 	time.AfterFunc(150*time.Millisecond, func() { f.observe(fleet.PhaseReady, f.flow.Snapshot().Endpoints[0].URL) })
 	if res, text := f.chat(chatBody); res.StatusCode != 200 || text != okBody {
 		t.Errorf("%d %q", res.StatusCode, text)
@@ -66,13 +90,19 @@ func TestErrorsAfterHeartbeats(t *testing.T) {
 		"never":  {"", `no replica is ready`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := cold(t, 400*time.Millisecond, says(t, c.answer))
-			if c.answer != "" {
-				time.AfterFunc(150*time.Millisecond, func() { f.observe(fleet.PhaseReady, f.flow.Snapshot().Endpoints[0].URL) })
+			hold := time.Minute
+			if c.answer == "" {
+				hold = time.Second
 			}
-			res, text := f.chat(streamReq)
-			events := text
-			if res.StatusCode != 200 || !strings.HasPrefix(text, string(beatComment)) || !strings.Contains(events, c.want) || !strings.HasSuffix(text, done) {
+			f := cold(t, hold, says(t, c.answer))
+			var res *http.Response
+			var text string
+			if c.answer == "" {
+				res, text = f.chat(streamReq)
+			} else {
+				res, text = f.wake(f.dial(), 1)
+			}
+			if res.StatusCode != 200 || !strings.HasPrefix(text, string(beatComment)) || !strings.Contains(text, c.want) || !strings.HasSuffix(text, done) {
 				t.Errorf("%d %q", res.StatusCode, text)
 			}
 			f.settled()
@@ -82,7 +112,7 @@ func TestErrorsAfterHeartbeats(t *testing.T) {
 
 // A client that leaves while it gets comments leaves the queue.
 func TestLeavingWhileHeld(t *testing.T) {
-	f := cold(t, 10*time.Second, says(t, stream(token, finish, done)))
+	f := cold(t, time.Minute, says(t, stream(token, finish, done)))
 	conn, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))
 	if err != nil {
 		t.Fatal(err)

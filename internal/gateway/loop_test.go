@@ -30,7 +30,7 @@ func TestMixedConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	r := bufio.NewReader(c)
 	usual := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s", len(chatBody), chatBody)
 	for i, request := range []string{
@@ -54,7 +54,7 @@ func TestMixedConnection(t *testing.T) {
 		t.Errorf("%d connections are counted while there is one", n)
 	}
 	c.Close()
-	for end := time.Now().Add(10 * time.Second); f.h.conns.count() != 0; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); f.h.conns.count() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("a connection that is closed is counted still")
 		}

@@ -37,7 +37,7 @@ func start(t *testing.T, h http.HandlerFunc) *fixture {
 	t.Helper()
 	f := &fixture{other: make(chan string, 16)}
 	f.Server = New(Options{
-		Handler: h, HeadTime: 300 * time.Millisecond, IdleTime: time.Minute,
+		Handler: h, HeadTime: time.Second, IdleTime: time.Minute,
 		Watch: func(net.Conn, func()) (func(), error) { return func() {}, nil },
 		Open:  func(net.Conn) (context.Context, Visitor) { return context.Background(), &f.visits },
 		Other: func(c net.Conn, read []byte) { f.other <- string(read); c.Close() },
@@ -73,7 +73,7 @@ func dial(t *testing.T, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	return c
 }
 

@@ -351,6 +351,7 @@ func TestTimeouts(t *testing.T) {
 			t.Errorf("%q: %v", first, err)
 		}
 	}
+	o = Options{Stall: 30 * time.Millisecond}
 	w, e, err := exchange(t, client(t, o), hang("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe").url, get())
 	if err != nil || e != EndStalled || w.Body.String() != "heLAST" {
 		t.Errorf("%v %v", e, err)
@@ -502,7 +503,7 @@ func TestReadAll(t *testing.T) {
 // waitFor waits until f is true; it fails after long.
 func waitFor(t *testing.T, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it did not come true")
 		}

@@ -69,7 +69,7 @@ func get(t *testing.T, s *Server, path string) (int, string) {
 // eventually polls until ok; it fails the test only when all patience is gone.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 { // a minute
 		if ok() {
 			return
 		}

@@ -107,7 +107,7 @@ func port(t *testing.T) net.Listener {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 { // a minute
 		if ok() {
 			return
 		}
