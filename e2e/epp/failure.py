@@ -32,6 +32,7 @@ def picker_killed(rig):
     time.sleep(1)
     t0 = time.monotonic()
     rig.picker.stop(signal.SIGKILL)
+    dead = time.monotonic()
     poll("both Envoys noticed", lambda: not rig.closed.picker_up() and not rig.open.picker_up())
     noticed = time.monotonic()
     time.sleep(1.5)
@@ -45,7 +46,7 @@ def picker_killed(rig):
     for load in (closed, opened):
         assert statuses(load.between(0, t0 - 0.5)) == {200}, "before: " + tally(load.between(0, t0 - 0.5))
         assert statuses(load.between(back, back + 60)) == {200}, "after: " + tally(load.between(back, back + 60))
-    down = closed.between(t0 + 0.05, t1)
+    down = closed.between(dead, t1)
     assert statuses(down) == {500}, "fail-close while it is down: " + tally(down)
     assert max(s[1] - s[0] for s in down) < 3, "fail-close must not hang"
     gap, after = opened.between(t0, noticed), opened.between(noticed + 0.2, t1)
@@ -113,12 +114,15 @@ def picker_frozen(rig):
             f"new: fail-close {tally(new_closed)}, fail-open {tally(new_open)}")
 
 
-def read_stream(envoy, out, events=40, gap=0.05):
+def read_stream(envoy, out, begun, events=40, gap=0.05):
     """Reads a stream to its end and notes how it ended."""
     r = Raw.post(envoy.addr, chat(model="probe", stream=True), path=f"/v1/chat/completions?sse={events}&gap={gap}")
     try:
         status = r.head()[0]
-        text = b"".join(r.chunks())
+        chunks = r.chunks()
+        text = next(chunks)
+        begun.set()
+        text += b"".join(chunks)
         out.append("whole" if status == 200 and b"[DONE]" in text else f"{status}, no end")
     except (ConnectionError, OSError, ValueError) as e:
         out.append(f"cut ({type(e).__name__})")
@@ -128,11 +132,12 @@ def read_stream(envoy, out, events=40, gap=0.05):
 
 def streams_through(envoys, act):
     """Starts a stream through each Envoy, acts in their middle, tells how they ended."""
-    results = [[] for _ in envoys]
-    threads = [threading.Thread(target=read_stream, args=(e, r)) for e, r in zip(envoys, results)]
+    results, begun = [[] for _ in envoys], [threading.Event() for _ in envoys]
+    threads = [threading.Thread(target=read_stream, args=(e, r, b)) for e, r, b in zip(envoys, results, begun)]
     for t in threads:
         t.start()
-    time.sleep(0.7)
+    for b in begun:
+        assert b.wait(30), "a stream did not begin"
     act()
     for t in threads:
         t.join()
@@ -216,7 +221,7 @@ def signals_go_stale(rig):
     for p in rig.probes:
         p.metrics_fail = True
     try:
-        poll("picks without signals", lambda: post(rig.closed.addr, chat(model="probe"))[0] == 200 and blind() > before, 20, 0.5)
+        poll("picks without signals", lambda: post(rig.closed.addr, chat(model="probe"))[0] == 200 and blind() > before, every=0.5)
         seen = [(0, 0, post(rig.closed.addr, chat(model="probe"))[0]) for _ in range(20)]
     finally:
         for p in rig.probes:

@@ -87,8 +87,9 @@ def start(rig):
     return addr
 
 
-def check(rig, addr):
-    args = [PENSTOCK, "check", "epp", addr, "--model", "probe", "--timeout", "15s", "-o", "json"]
+def check(rig, addr, timeout):
+    """What hangs in it costs the time-out, each time."""
+    args = [PENSTOCK, "check", "epp", addr, "--model", "probe", "--timeout", timeout, "-o", "json"]
     for p in rig.probes:
         args += ["--endpoint", p.addr]
     out = subprocess.run(args, capture_output=True, text=True)
@@ -102,10 +103,10 @@ def main():
 
         def picks():
             assert rig.epp.p.poll() is None, rig.epp.tail()
-            _, rep = check(rig, addr)
+            _, rep = check(rig, addr, "2s")
             return any(c["name"] == "pick-post" and c["result"] == "pass" for c in rep["checks"])
-        poll("the reference picker picks", picks, 90, 1)
-        code, rep = check(rig, addr)
+        poll("the reference picker picks", picks, every=1)
+        code, rep = check(rig, addr, "15s")
         failed = {c["name"]: c["detail"] for c in rep["checks"] if c["result"] != "pass"}
         for name, detail in failed.items():
             print(f"{'known' if name in KNOWN else 'NEW  '} {name:24} {detail[:150]}")

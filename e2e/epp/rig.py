@@ -28,8 +28,9 @@ def free_port(host="127.0.0.1"):
         return s.getsockname()[1]
 
 
-def poll(what, fn, limit=20.0, every=0.05):
-    """Waits until fn returns something true, and returns it."""
+def poll(what, fn, limit=90.0, every=0.05):
+    """Waits until fn returns something true, and returns it. The limit is when to give up on a
+    machine that does much else at the time; a wait that has to be short is measured by its case."""
     end, last = time.monotonic() + limit, None
     while time.monotonic() < end:
         try:

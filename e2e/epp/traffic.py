@@ -155,8 +155,8 @@ def fallback_endpoint(rig):
         return next((d["chosen"] for d in last if d["request"]["model"] == MODEL and d["request"]["prompt_tokens"] > 300), None)
     chosen = poll("the decision is recorded", sticky)
     victim = next(r for r in rig.replicas if r.addr == chosen)
-    victim.kill()
     before, told = rig.closed.stat("cluster.pool.upstream_rq_retry_success"), rig.picker.metric("penstock_epp_fallbacks_total")
+    victim.kill()  # and at once the requests, before a look at it tells
     seen = [(0, 0, post(rig.closed.addr, chat(prompt))[0]) for _ in range(8)]
     retried = rig.closed.stat("cluster.pool.upstream_rq_retry_success") - before
     told = rig.picker.metric("penstock_epp_fallbacks_total") - told
@@ -261,8 +261,8 @@ def client_leaves(rig):
         assert r.head()[0] == 200
         next(r.chunks())
         r.close()
-    poll("the replica noticed", lambda: len(rig.probes[0].left) + len(rig.probes[1].left) == left + 5, 10)
-    poll("the picker gave the places back", lambda: rig.picker.in_flight() == 0, 10)
+    poll("the replica noticed", lambda: len(rig.probes[0].left) + len(rig.probes[1].left) == left + 5)
+    poll("the picker gave the places back", lambda: rig.picker.in_flight() == 0)
     gone = rig.picker.metric("penstock_epp_client_gone_total") - gone
     assert gone == 5, f"{gone} counted as gone"
     return "5 of 5, mid-stream"
@@ -274,9 +274,8 @@ def no_response_bodies(rig):
     rows = []
     for name, envoy in (("all bodies", rig.closed), ("no response bodies", rig.blind)):
         rows.append(measure(rig, name, envoy))
-    unseen = rig.picker.metric("penstock_epp_unseen_answers_total")
-    assert unseen >= 10, unseen
-    poll("places are given back after the usual time", lambda: rig.picker.in_flight() == 0, 30)
+    poll("the picker counts what it did not see", lambda: rig.picker.metric("penstock_epp_unseen_answers_total") >= 10)
+    poll("places are given back after the usual time", lambda: rig.picker.in_flight() == 0)
     return "; ".join(rows)
 
 
