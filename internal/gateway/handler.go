@@ -140,7 +140,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/healthz":
 		answerProbe(w, nil)
 		return
-	case "/readyz":
+	case "/readyz", "/health": // an engine answers /health once it can serve, and tools ask for that
 		answerProbe(w, h.ready())
 		return
 	}

@@ -181,15 +181,15 @@ func TestProbes(t *testing.T) {
 		res.Body.Close()
 		return res.StatusCode
 	}
-	if code("/healthz") != 200 || code("/readyz") != 503 {
+	if code("/healthz") != 200 || code("/readyz") != 503 || code("/health") != 503 {
 		t.Error("without a replica")
 	}
 	f.observe(fleet.PhaseReady, "http://127.0.0.1:1")
-	if code("/readyz") != 200 {
+	if code("/readyz") != 200 || code("/health") != 200 {
 		t.Error("with a replica")
 	}
 	f.h.Drain()
-	if code("/healthz") != 200 || code("/readyz") != 503 {
+	if code("/healthz") != 200 || code("/readyz") != 503 || code("/health") != 503 {
 		t.Error("while draining")
 	}
 }
