@@ -56,7 +56,7 @@ e2e-engine: ## Run real vLLM replicas on CPU behind penstock; installs them the 
 e2e-ollama: ## Run real Ollama replicas behind penstock; builds it the first time, for half an hour
 	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-ollama
 
-e2e-loadtools: ## Run load generators of the field against penstock; installs them the first time (1.5 GB)
+e2e-loadtools: ## Run load generators of the field against penstock; installs them the first time (2 GB)
 	@PENSTOCK_BUILD=1 ./scripts/test.sh e2e-loadtools
 
 e2e-soak: ## The soak in three minutes

@@ -2,7 +2,7 @@
 """Load generators of the field against `penstock serve`, with the flags that they need
 against vLLM itself and no other, and `penstock load` held against one of them.
 
-    TOKENIZER=DIR [VLLM_VENV=DIR] [AIPERF_VENV=DIR] [GENAI_VENV=DIR] PENSTOCK=bin/penstock python3 e2e/loadtools/run.py [CASE...]
+    TOKENIZER=DIR [VLLM_VENV=DIR] [AIPERF_VENV=DIR] [GENAI_VENV=DIR] [GUIDELLM_VENV=DIR] PENSTOCK=bin/penstock python3 e2e/loadtools/run.py [CASE...]
 
 The replicas are simulated and slow, so that what is measured is them and not the
 machine.
@@ -42,7 +42,7 @@ def tool(variable, name):
     folder = os.environ.get(variable)
     path = os.path.join(folder, "bin", name) if folder else ""
     if not os.path.exists(path):
-        raise Absent(f"{name} is not installed")
+        raise Absent(f"{name} is not installed" + (": make e2e-engine brings vLLM and torch" if name in ("vllm", "guidellm") else ""))
     return path
 
 
@@ -165,6 +165,25 @@ def genai_bench(rig):
         r = json.load(f)["aggregated_metrics"]
     assert r["num_completed_requests"] >= 20 and not r["num_error_requests"], r
     return f"{r['num_completed_requests']} requests, TTFT mean {r['stats']['ttft']['mean'] * 1e3:.0f} ms, {r['mean_output_throughput_tokens_per_s']:.0f} tokens/s"
+
+
+@case
+@optional
+def guidellm(rig):
+    exe, out = tool("GUIDELLM_VENV", "guidellm"), rig.path("guidellm.json")
+    p = Fleet(rig)
+    run(rig, [exe, "run", "--backend", f"kind=openai_http,target={p.url},model={MODEL}", "--profile", "kind=concurrent,streams=4",
+         "--constraint", "kind=max_requests,count=40", "--tokenizer", f"kind=hf_auto,model={TOKENIZER}",
+         "--data", "kind=synthetic_text,prompt_tokens=256,output_tokens=16", "--output", f"kind=json,path={out}", "--disable-console"], OFFLINE)
+    p.close()
+    with open(out) as f:
+        r = json.load(f)["benchmarks"][0]
+    m, n = r["metrics"], r["metrics"]["request_totals"]
+    assert n["successful"] == 40 and not n["errored"], n
+
+    def mean(name):
+        return m[name]["successful"]["mean"]
+    return f"40 requests, TTFT mean {mean('time_to_first_token_ms'):.0f} ms, {mean('output_tokens_per_second'):.0f} tokens/s"
 
 
 def main():
