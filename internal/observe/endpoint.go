@@ -69,8 +69,12 @@ func (e *endpoint) run(ctx context.Context) {
 		}
 		if !clock().Before(nextScrape) {
 			if e.gate.phase != fleet.PhasePending && e.gate.phase != fleet.PhaseFailed {
-				if e.scrape(ctx) {
-					nextLook, nextModels = clock(), clock() // a new process: is its model there?
+				restarted, hung := e.scrape(ctx)
+				if restarted || hung { // does it answer at all?
+					nextLook = clock()
+				}
+				if restarted { // a new process: is its model there?
+					nextModels = clock()
 				}
 			}
 			nextScrape = clock().Add(jitter(e.o.interval * time.Duration(max(1, e.backoff))))
@@ -186,13 +190,18 @@ func listsAny(names, want []string) bool {
 	return false
 }
 
-// scrape reads the metrics and reports whether they show a new process.
-func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
+// scrape reads the metrics and reports whether they show a new process, and whether
+// there was no answer in time.
+func (e *endpoint) scrape(ctx context.Context) (restarted, hung bool) {
 	began := time.Now()
 	sig := fleet.Signals{Adapters: e.sig.Adapters[:0:0], Loads: e.sig.Loads[:0:0]}
-	out, err := e.probe.scrape(ctx, EngineUnknown, e.o.clock, &sig)
+	wait := answerTimeout
+	if e.backoff > 1 {
+		wait = scrapeTimeout // it is known to be slow
+	}
+	out, err := e.probe.scrape(ctx, EngineUnknown, wait, e.o.clock, &sig)
 	if ctx.Err() != nil {
-		return false
+		return false, false
 	}
 	took := time.Since(began)
 	switch {
@@ -200,15 +209,15 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 		e.sig.ScrapeError = err.Error()
 		e.sig.Notes |= fleet.NoteNoMetrics
 		e.backoff = maxBackoff
-		return false
+		return false, false
 	case err != nil:
 		e.sig.ScrapeError = err.Error()
 		e.backoff = min(2*max(1, e.backoff), maxBackoff)
-		return false
+		return false, errors.Is(err, errNoAnswer)
 	case out.Series == 0:
 		// An answer without a name that we know says nothing: unknown, not idle.
 		e.sig.ScrapeError = "no known metric among those of the replica"
-		return false
+		return false, false
 	case took > e.o.interval/2:
 		e.backoff = min(2*max(1, e.backoff), maxBackoff)
 	default:
@@ -216,6 +225,9 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 	}
 	now := e.o.clock()
 	e.gate.alive(now)
+	e.mu.Lock()
+	e.life = max(e.life, now)
+	e.mu.Unlock()
 	if out.Engine != EngineUnknown {
 		e.engine = out.Engine
 	}
@@ -229,7 +241,7 @@ func (e *endpoint) scrape(ctx context.Context) (restarted bool) {
 	e.memory = remember(e.memory, &sig, e.list.names, e.known)
 	sig.Adapters = e.memory
 	e.sig = sig
-	return restarted
+	return restarted, false
 }
 
 // remember merges what an engine says of its adapters with what it said before.

@@ -58,6 +58,8 @@ type Observer struct {
 	client   *http.Client
 	loads    *http.Client // for loads of adapters, which take their time
 	auth     string
+	// dial opens connections of the plain client; nil: client does it all.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	models atomic.Pointer[[]string]
 	plan   atomic.Pointer[AdapterPlan]
@@ -94,6 +96,7 @@ func New(o Options) *Observer {
 		o.Dial = (&net.Dialer{}).DialContext
 	}
 	if rt == nil {
+		ob.dial = o.Dial
 		rt = &http.Transport{
 			// Compressing 50 kB a second costs an engine more than sending them.
 			DisableCompression: true,
@@ -221,6 +224,9 @@ func (o *Observer) update(ctx context.Context, list []Target) {
 func (o *Observer) start(ctx context.Context, t Target) *endpoint {
 	ctx, cancel := context.WithCancel(ctx)
 	e := &endpoint{o: o, target: t, stop: cancel, backoff: 1, probe: prober{base: t.URL, auth: o.auth, client: o.client}}
+	if o.dial != nil {
+		e.probe.plain = newPlain(t.URL, o.auth, o.dial)
+	}
 	now := o.clock()
 	e.gate.since = now
 	e.setDrained(now, o.drained[t.ID])

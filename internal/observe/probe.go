@@ -34,8 +34,8 @@ type prober struct {
 	base   string
 	auth   string // value of the Authorization header, "" none
 	client *http.Client
+	plain  *plain // nil: client does it all
 	parser Parser
-	buf    []byte
 	path   int // index into metricPaths
 }
 
@@ -51,11 +51,40 @@ func (p *prober) get(ctx context.Context, path string) (*http.Response, error) {
 	return p.client.Do(req)
 }
 
+// ask is get within wait, the reading of the body included, by the plain client where it
+// can. ctx ends the connection, not only the request. The body must be closed.
+func (p *prober) ask(ctx context.Context, path string, wait time.Duration) (*http.Response, error) {
+	if p.plain != nil {
+		res, err := p.plain.get(ctx, path, time.Now().Add(wait))
+		if err != errUnusual {
+			return res, err
+		}
+		p.plain = nil // it is not likely to answer otherwise next time
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	res, err := p.get(ctx, path)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	res.Body = boundBody{res.Body, cancel}
+	return res, nil
+}
+
+// boundBody is a body with the context that bounds it.
+type boundBody struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+func (b boundBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
 // health asks /health. An engine without it (404) is judged by its models alone.
 func (p *prober) health(ctx context.Context) (verdict, string) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	res, err := p.get(ctx, "/health")
+	res, err := p.ask(ctx, "/health", answerTimeout)
 	if err != nil {
 		return judgeError(err, "/health")
 	}
@@ -96,9 +125,7 @@ type served struct {
 
 // models asks /v1/models.
 func (p *prober) models(ctx context.Context) (list served, v verdict, reason string) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	res, err := p.get(ctx, "/v1/models")
+	res, err := p.ask(ctx, "/v1/models", answerTimeout)
 	if err != nil {
 		v, reason = judgeError(err, "/v1/models")
 		return list, v, reason
@@ -153,16 +180,14 @@ func parseModels(body []byte) (served, error) {
 	return out, nil
 }
 
-// scrape reads the metrics into sig. On error sig is not touched.
-func (p *prober) scrape(ctx context.Context, e Engine, clock func() fleet.Time, sig *fleet.Signals) (Parsed, error) {
-	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
-	defer cancel()
+// scrape reads the metrics into sig, each path within wait. On error sig is not touched.
+func (p *prober) scrape(ctx context.Context, e Engine, wait time.Duration, clock func() fleet.Time, sig *fleet.Signals) (Parsed, error) {
 	var err error
 	for try := range metricPaths {
 		at := (p.path + try) % len(metricPaths)
 		var out Parsed
 		var next bool
-		out, next, err = p.scrapePath(ctx, metricPaths[at], e, clock, sig)
+		out, next, err = p.scrapePath(ctx, metricPaths[at], e, wait, clock, sig)
 		if err == nil {
 			p.path = at
 			return out, nil
@@ -175,11 +200,10 @@ func (p *prober) scrape(ctx context.Context, e Engine, clock func() fleet.Time, 
 }
 
 // scrapePath reads one path; next says that another path is worth a try.
-func (p *prober) scrapePath(ctx context.Context, path string, e Engine, clock func() fleet.Time, sig *fleet.Signals) (out Parsed, next bool, err error) {
-	res, err := p.get(ctx, path)
+func (p *prober) scrapePath(ctx context.Context, path string, e Engine, wait time.Duration, clock func() fleet.Time, sig *fleet.Signals) (out Parsed, next bool, err error) {
+	res, err := p.ask(ctx, path, wait)
 	if err != nil {
-		_, reason := judgeError(err, path)
-		return Parsed{}, false, errors.New(reason)
+		return Parsed{}, false, scrapeError(err, path)
 	}
 	defer drop(res)
 	switch {
@@ -191,29 +215,39 @@ func (p *prober) scrapePath(ctx context.Context, path string, e Engine, clock fu
 		return Parsed{}, true, fmt.Errorf("%s answers JSON, not metrics", path)
 	}
 	p.parser.Reset(e)
-	if p.buf == nil {
-		p.buf = make([]byte, 32<<10)
-	}
+	mem := readMemories.Get().(*readMemory)
+	defer readMemories.Put(mem)
 	total := 0
 	for {
-		n, err := res.Body.Read(p.buf)
+		n, err := res.Body.Read(mem.buf[:])
 		total += n
 		if total > maxMetricsBody {
 			return Parsed{}, false, fmt.Errorf("%s is larger than 32 MiB", path)
 		}
-		if _, werr := p.parser.Write(p.buf[:n]); werr != nil {
+		if _, werr := p.parser.Write(mem.buf[:n]); werr != nil {
 			return Parsed{}, false, fmt.Errorf("%s: %w", path, werr)
 		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			_, reason := judgeError(err, path)
-			return Parsed{}, false, errors.New(reason)
+			return Parsed{}, false, scrapeError(err, path)
 		}
 	}
 	out, err = p.parser.Finish(clock(), sig)
 	return out, false, err
+}
+
+// errNoAnswer says that a scrape was not answered in time.
+var errNoAnswer = errors.New("gave no answer in time")
+
+// scrapeError is an error of a scrape in words.
+func scrapeError(err error, path string) error {
+	v, reason := judgeError(err, path)
+	if v == lookSlow && strings.HasSuffix(reason, errNoAnswer.Error()) {
+		return fmt.Errorf("%s %w", path, errNoAnswer)
+	}
+	return errors.New(reason)
 }
 
 // drop reads a little of what is left, so that the connection can be used again,
@@ -242,7 +276,7 @@ func judgeError(err error, path string) (verdict, string) {
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return lookDead, "no route to host"
 	case errors.As(err, &netErr) && netErr.Timeout(), errors.Is(err, context.DeadlineExceeded):
-		return lookSlow, path + " gave no answer in time"
+		return lookSlow, path + " " + errNoAnswer.Error()
 	}
 	msg := err.Error()
 	if i := strings.LastIndex(msg, `": `); i >= 0 {

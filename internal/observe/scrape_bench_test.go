@@ -74,22 +74,33 @@ func BenchmarkScrape(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	url = strings.TrimSpace(url)
 	ob := New(Options{Source: Static{}})
-	p := prober{base: strings.TrimSpace(url), client: ob.client}
 	clock := func() fleet.Time { return testNow }
-	var s fleet.Signals
-	scrape := func() {
-		if _, err := p.scrape(b.Context(), EngineUnknown, clock, &s); err != nil {
-			b.Fatal(err)
-		}
+	for _, c := range []struct {
+		name  string
+		plain *plain
+	}{{"plain", newPlain(url, "", ob.dial)}, {"http.Transport", nil}} {
+		p := prober{base: url, client: ob.client, plain: c.plain}
+		b.Run(c.name, func(b *testing.B) {
+			var s fleet.Signals
+			scrape := func() {
+				if _, err := p.scrape(b.Context(), EngineUnknown, scrapeTimeout, clock, &s); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if p.plain != nil {
+				p.plain.close() // it ends with the context of a run before
+			}
+			scrape()
+			b.ReportAllocs()
+			start := cpu()
+			n := 0
+			for b.Loop() {
+				scrape()
+				n++
+			}
+			b.ReportMetric(float64((cpu()-start).Microseconds())/float64(n), "cpu-us/op")
+		})
 	}
-	scrape()
-	b.ReportAllocs()
-	start := cpu()
-	n := 0
-	for b.Loop() {
-		scrape()
-		n++
-	}
-	b.ReportMetric(float64((cpu()-start).Microseconds())/float64(n), "cpu-us/op")
 }
