@@ -107,7 +107,7 @@ class Fleet:
                 self.a.delete(path)
             except RuntimeError:
                 pass
-        poll("its pods are gone", lambda: not self.a.pods(NS, "app=llm"), 60)
+        poll("its pods are gone", lambda: not self.a.pods(NS, "app=llm"))
 
 
 def fleet(fn):
@@ -124,7 +124,7 @@ def fleet(fn):
 
 
 def leads(f):
-    poll("the scaler has spoken, and nobody else owns the object", lambda: "owner" not in f.record() and f.record()["hand"], 30, 0.2)
+    poll("the scaler has spoken, and nobody else owns the object", lambda: "owner" not in f.record() and f.record()["hand"], every=0.2)
 
 
 def act(f, what, body=b"", i=0):
@@ -166,7 +166,7 @@ def scaled_object(rig, least, trigger, **spec):
 
 def lead_of(f):
     """Which of two Penstocks leads; the other one says that it does not."""
-    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, 30, 0.2)
+    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, every=0.2)
     return 0 if "owner" not in f.record(0) else 1
 
 
@@ -191,7 +191,7 @@ def keda(rig):
     if not getattr(rig, "keda", False):
         k8s.cluster(rig, "start", "keda-operator")
         k8s.cluster(rig, "start", "keda-adapter")
-        poll("KEDA's metrics API is available", lambda: any(c["type"] == "Available" and c["status"] == "True" for c in rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]["conditions"]), 30)
+        poll("KEDA's metrics API is available", lambda: any(c["type"] == "Available" and c["status"] == "True" for c in rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]["conditions"]))
         rig.keda = True
     return True
 

@@ -44,9 +44,9 @@ def zero_by_hpa(rig, fleet):
     hpa(rig.api, 0)
     leads(f)
     act(f, "pin", b'{"replicas": 0}')
-    poll("it sleeps", lambda: f.replicas() == 0, 60)
+    poll("it sleeps", lambda: f.replicas() == 0)
     act(f, "resume")
-    poll("its last pod is gone", lambda: not rig.api.pods(NS, "app=llm"), 30)
+    poll("its last pod is gone", lambda: not rig.api.pods(NS, "app=llm"))
     took = answered(f, *burst(f))
     return f"shown: T3-hpa; left zero for N after {took:.2f} s (the HPA looks every 2 s): {[n for _, n in f.seen]}"
 
@@ -68,7 +68,7 @@ def pending_never_ready(rig, fleet):
     f = fleet("scale", annotations={"e2e/never-ready": "1"})
     leads(f)
     start, futures = burst(f)
-    poll("it left zero", lambda: f.replicas() > 0, 10)
+    poll("it left zero", lambda: f.replicas() > 0)
     time.sleep(3)
     first = f.replicas()
     time.sleep(40)
@@ -89,7 +89,7 @@ def leader_killed(rig, fleet):
     other = f.record(1 - lead)
     assert "another Penstock" in other["owner"], other
     act(f, "pin", b'{"replicas": 5}', lead)
-    poll("the leader acts", lambda: f.replicas() == 5, 20)
+    poll("the leader acts", lambda: f.replicas() == 5)
     start = time.monotonic()
     f.servers[lead].proc.kill()
     act(f, "pin", b'{"replicas": 7}', 1 - lead)
@@ -106,7 +106,7 @@ def follower_wakes(rig, fleet):
     f = fleet("scale", annotations={"e2e/ready-after": "3s"}, routers=2, share=True)
     lead = lead_of(f)
     follower = 1 - lead
-    poll("the leader hears the other one, which takes requests", lambda: get(f.servers[follower].admin, "/readyz")[0] == 200, 30, 0.1)
+    poll("the leader hears the other one, which takes requests", lambda: get(f.servers[follower].admin, "/readyz")[0] == 200, every=0.1)
     assert f.replicas() == 0 and lead == lead_of(f), f.seen
     took = answered(f, *burst(f, to=follower))
     assert took < 2, f.since(0)
@@ -121,13 +121,17 @@ def start_up_is_remembered(rig, fleet):
     leads(f)
     believed = f.record()["start_p50_s"]
     act(f, "pin", b'{"replicas": 4}')
-    poll("4 are ready", lambda: f.record()["ready"] == 4, 30, 0.2)
+    poll("4 are ready", lambda: f.record()["ready"] == 4, every=0.2)
+
+    def of_all():
+        starts = json.loads(rig.api.get("/api/v1/namespaces/penstock/configmaps/penstock-scaler")["data"]["chat"])["starts_s"]
+        return starts if len(starts) >= 4 else None
+    kept = poll("they are kept", of_all, every=0.5)
     learned = f.record()["start_p50_s"]
-    kept = poll("they are kept", lambda: json.loads(rig.api.get("/api/v1/namespaces/penstock/configmaps/penstock-scaler")["data"]["chat"]).get("starts_s"), 40, 0.5)
     f.servers[0].proc.kill()
     f.servers[0] = f.serve(1)
     f.servers.pop()
-    poll("the next one has spoken", lambda: "start_p50_s" in f.record(), 30, 0.2)
+    poll("the next one has spoken", lambda: "start_p50_s" in f.record(), every=0.2)
     after = f.record()["start_p50_s"]
     assert after == learned < believed / 2, (believed, learned, kept, after)
     return f"believed {believed:.0f} s, learned {learned:.1f} s, the next one begins with {after:.1f} s"
@@ -139,15 +143,15 @@ def owned_by_a_person(rig, fleet):
     f = fleet("scale", replicas=1)
     leads(f)
     act(f, "pin", b'{"replicas": 3}')
-    poll("it acts", lambda: f.replicas() == 3, 20)
+    poll("it acts", lambda: f.replicas() == 3)
     kubectl(rig, "-n", NS, "scale", "deployment/llm", "--replicas=6")
-    poll("it sees who", lambda: "kubectl" in f.record().get("owner", ""), 30, 0.2)
+    poll("it sees who", lambda: "kubectl" in f.record().get("owner", ""), every=0.2)
     time.sleep(8)
     assert f.replicas() == 6, f.seen
     said = f.record()["owner"]
     act(f, "resume")
     act(f, "pin", b'{"replicas": 3}')
-    poll("told, it acts again", lambda: f.replicas() == 3, 30)
+    poll("told, it acts again", lambda: f.replicas() == 3)
     return "shown: T7-person; " + said
 
 
@@ -155,7 +159,7 @@ def owned_by_a_person(rig, fleet):
 def scraped_without_the_gateway(rig, fleet):
     """With Penstock killed every replica still answers a scrape."""
     f = fleet("scale", replicas=3)
-    poll("3 replicas are ready", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["ready"] == 3, 30)
+    poll("3 replicas are ready", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["ready"] == 3)
     f.servers[0].proc.kill()
     ips = [p["status"]["podIP"] for p in rig.api.pods(NS, "app=llm")]
     for ip in ips:
@@ -169,7 +173,7 @@ def metric_loss(rig, fleet):
     f = fleet("scale", replicas=0, min=0, idleAfter="20s", startUp="3s")
     leads(f)
     act(f, "pin", b'{"replicas": 4}')
-    poll("4 are ready", lambda: f.record()["ready"] == 4, 30, 0.2)
+    poll("4 are ready", lambda: f.record()["ready"] == 4, every=0.2)
     act(f, "resume")
     rig.containers.metrics_fail = True
     start = time.monotonic()
@@ -190,7 +194,7 @@ def preflight(rig, fleet):
     """penstock check sees conflicts, and what it finds good is good."""
     f = fleet("hpa", replicas=1)
     hpa(rig.api, 1)
-    poll("one replica is ready", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["ready"] == 1, 30)
+    poll("one replica is ready", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["ready"] == 1)
 
     def check():
         out = subprocess.run([PENSTOCK, "check", "--config", f.servers[0].config, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), "-o", "json"], capture_output=True, text=True)
@@ -219,7 +223,7 @@ def value_runs_away(rig, fleet):
     leads(f)
     hpa(rig.api, 1, 12)
     act(f, "pin", b'{"replicas": 2}')
-    poll("2 replicas are wanted", lambda: f.replicas() == 2, 30)
+    poll("2 replicas are wanted", lambda: f.replicas() == 2)
     time.sleep(8)
     assert f.replicas() == 2, f.seen
     found = lint(rig, "hpa")
@@ -228,7 +232,7 @@ def value_runs_away(rig, fleet):
     rig.api.delete(f"{HPAS}/llm")
     hpa(rig.api, 1, 12, {"type": "Value", "value": "1"})
     began = time.monotonic()
-    poll("type Value runs to the maximum", lambda: f.replicas() == 12, 90)
+    poll("type Value runs to the maximum", lambda: f.replicas() == 12)
     found = lint(rig, "hpa")
     assert "value-multiplies" in found, found
     return f"shown: T5-E2 runaway; AverageValue 1 stayed at 2, Value 1 went {[n for _, n in f.since(began)]}; lint: {found['value-multiplies'][:110]}"

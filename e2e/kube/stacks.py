@@ -192,18 +192,18 @@ def found_and_moved(rig):
         return {p["name"]: p["ready"] for p in json.loads(get(admin, "/api/v1/status")[1])["pools"]}
     # Of a group only its leader answers: two groups of two pods are two replicas.
     try:
-        poll("all replicas are found", lambda: ready() == {"groups": 2, "is-external": 1, "llm-free": 1, "ms": 1}, 30, 0.2)
+        poll("all replicas are found", lambda: ready() == {"groups": 2, "is-external": 1, "llm-free": 1, "ms": 1}, every=0.2)
     except AssertionError as e:
         raise AssertionError(f"{e}: {ready()}\n{proc.tail()}") from None
     record = {}
     for name, target in pools.items():
         kind, obj = target.split()
         path = f"/apis/{LWS}/v1/namespaces/{NS}/leaderworkersets/{obj}" if kind == "LeaderWorkerSet" else f"{k8s.APPS}/namespaces/{NS}/deployments/{obj}"
-        poll(f"nobody else owns {target}", lambda: "owner" not in json.loads(get(admin, f"/api/v1/scale/{name}")[1]), 30, 0.2)
+        poll(f"nobody else owns {target}", lambda: "owner" not in json.loads(get(admin, f"/api/v1/scale/{name}")[1]), every=0.2)
         assert post(admin, b'{"replicas": 3}', path=f"/api/v1/scale/{name}/pin")[0] == 200
-        poll(f"{target} is moved", lambda: rig.api.get(path)["spec"]["replicas"] == 3, 30, 0.1)
+        poll(f"{target} is moved", lambda: rig.api.get(path)["spec"]["replicas"] == 3, every=0.1)
         kubectl(rig, "-n", NS, "scale", f"{kind.lower()}/{obj}", "--replicas=5")
-        record[name] = poll(f"who moved {target} is seen", lambda: json.loads(get(admin, f"/api/v1/scale/{name}")[1]).get("owner", ""), 40, 0.2)
+        record[name] = poll(f"who moved {target} is seen", lambda: json.loads(get(admin, f"/api/v1/scale/{name}")[1]).get("owner", ""), every=0.2)
         assert "kubectl" in record[name] and rig.api.get(path)["spec"]["replicas"] == 5, record
     proc.kill()
     return f"shown: stacks-moved; {', '.join(pools.values())} found, moved by /scale, and left to kubectl once it moved them"

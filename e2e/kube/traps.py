@@ -64,10 +64,10 @@ def keda_fallback_that_is_off(rig, fleet):
     found = lint(rig, "scaledobject")
     assert "fallback-off" in found, found
     rig.api.delete(f"{SCALED}/llm")
-    poll("its HPA is gone", lambda: not rig.api.get(HPAS)["items"], 30)
+    poll("its HPA is gone", lambda: not rig.api.get(HPAS)["items"])
     spec["advanced"]["scalingModifiers"]["target"] = "2"
     scaled_object(rig, 1, trigger, **spec)
-    poll("with a whole target the fallback acts", lambda: f.replicas() == 6, 60)
+    poll("with a whole target the fallback acts", lambda: f.replicas() == 6)
     found2 = lint(rig, "scaledobject")
     assert "fallback-off" not in found2, found2
     assert f.record().get("owner") == "ScaledObject llm", f.record()
@@ -85,15 +85,15 @@ def keda_queries(rig, fleet):
         prometheus.samples = [20]
         scaled_object(rig, 0, {"type": "prometheus", "metadata": {"serverAddress": "http://" + prometheus.addr, "query": "vllm:num_requests_waiting", "threshold": "5"}},
                       advanced={"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"stabilizationWindowSeconds": 2}}}})
-        poll("one series scales", lambda: f.replicas() == 4, 60)
-        poll("the hand says who moves it", lambda: f.record().get("owner") == "ScaledObject llm", 30, 0.2)
+        poll("one series scales", lambda: f.replicas() == 4)
+        poll("the hand says who moves it", lambda: f.record().get("owner") == "ScaledObject llm", every=0.2)
         prometheus.samples = [20, 60]  # a second pod tells, and twice as many are needed
-        poll("KEDA refuses two series", lambda: conditions(rig)["Ready"]["status"] == "False", 60)
+        poll("KEDA refuses two series", lambda: conditions(rig)["Ready"]["status"] == "False")
         time.sleep(8)
         assert f.replicas() == 4, f.seen
         began = time.monotonic()
         prometheus.samples = []
-        poll("no series is a load of 0", lambda: f.replicas() == 0, 60)
+        poll("no series is a load of 0", lambda: f.replicas() == 0)
         took = time.monotonic() - began
         found = lint(rig, "scaledobject")
     finally:
