@@ -212,8 +212,8 @@ func (f *fixture) flowing(n int, headers string) (begun chan struct{}, ended fun
 	var whole, cut atomic.Int64
 	for range n {
 		d := f.dial()
+		d.ask(streamReq, headers) // at once: a connection that says nothing is closed after a while
 		wg.Go(func() {
-			d.ask(streamReq, headers)
 			res, err := http.ReadResponse(d.r, nil)
 			if err == nil {
 				_, err = io.ReadFull(res.Body, make([]byte, len(token)))
