@@ -18,55 +18,71 @@ import (
 	"github.com/penstock-project/penstock/internal/fleet"
 )
 
-// spoken is a replica that says the same to each request, and then closes the
-// connection where that is asked for.
+// spoken is a replica that says the same to each request.
 type spoken struct {
 	url             string
+	text            string
+	closes, hangs   bool
 	accepted, asked atomic.Int32
 	heads           chan http.Header
+	done            chan struct{}
 }
 
-// speak starts one. Where text ends in CLOSE the connection is closed behind it, where it
-// ends in HANG nothing more is said or read, HANGUP closes it after a moment, as a
-// keep-alive that runs out does.
+// newSpoken makes one. Where text ends in CLOSE the connection is closed behind it, and
+// where it ends in HANG nothing more is said or read.
+func newSpoken(t *testing.T, text string) *spoken {
+	s := &spoken{url: "http://a:1", heads: make(chan http.Header, 100), done: make(chan struct{})}
+	s.text, s.closes = strings.CutSuffix(text, "CLOSE")
+	s.text, s.hangs = strings.CutSuffix(s.text, "HANG")
+	t.Cleanup(func() { close(s.done) })
+	return s
+}
+
+func (s *spoken) serve(c net.Conn) {
+	defer c.Close()
+	s.accepted.Add(1)
+	in := bufio.NewReader(c)
+	for {
+		req, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		s.asked.Add(1)
+		s.heads <- req.Header
+		io.WriteString(c, s.text)
+		if s.hangs {
+			<-s.done
+		}
+		if s.closes {
+			return
+		}
+	}
+}
+
+// dial connects by a pipe, which needs no time: for a bubble of synctest.
+func (s *spoken) dial(context.Context, string, string) (net.Conn, error) {
+	a, b := net.Pipe()
+	go s.serve(b)
+	return a, nil
+}
+
+// speak starts one that listens.
 func speak(t *testing.T, text string) *spoken {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &spoken{url: "http://" + l.Addr().String(), heads: make(chan http.Header, 100)}
-	done := make(chan struct{})
-	t.Cleanup(func() { l.Close(); close(done) })
-	text, closes := strings.CutSuffix(text, "CLOSE")
-	text, hangs := strings.CutSuffix(text, "HANG")
-	text, ends := strings.CutSuffix(text, "HANGUP")
+	s := newSpoken(t, text)
+	s.url = "http://" + l.Addr().String()
+	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			s.accepted.Add(1)
-			go func() {
-				defer c.Close()
-				in := bufio.NewReader(c)
-				for {
-					req, err := http.ReadRequest(in)
-					if err != nil {
-						return
-					}
-					s.asked.Add(1)
-					s.heads <- req.Header
-					io.WriteString(c, text)
-					if hangs {
-						<-done
-					}
-					if closes || ends {
-						return
-					}
-				}
-			}()
+			go s.serve(c)
 		}
 	}()
 	return s
@@ -104,15 +120,15 @@ func TestPlainJudgesAsTransport(t *testing.T) {
 		{"two lengths", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nabCLOSE", false, "Content-Length"},
 		{"an endless head", "HTTP/1.1 200 OK\r\n" + strings.Repeat("A: "+strings.Repeat("y", 32<<10)+"\r\n", 64) + "CLOSE", false, ""},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			type said struct {
 				v              verdict
 				reason, scrape string
 				running        fleet.Value
 			}
 			ask := func(plainly bool) (s said) {
-				r := speak(t, c.text)
-				ob := New(Options{Source: Static{}})
+				r := newSpoken(t, c.text)
+				ob := New(Options{Source: Static{}, Dial: r.dial})
 				defer ob.client.CloseIdleConnections()
 				p := prober{base: r.url, client: ob.client}
 				if plainly {
@@ -132,15 +148,15 @@ func TestPlainJudgesAsTransport(t *testing.T) {
 			got, want := ask(true), ask(false)
 			if c.name == "an endless head" { // each says so in its own words
 				if got.scrape == "" || got.v == lookReady || want.scrape == "" || want.v == lookReady {
-					t.Errorf("said %+v and %+v", got, want)
+					t.Errorf("%s: said %+v and %+v", c.name, got, want)
 				}
 				return
 			}
 			if got != want {
-				t.Errorf("said %+v, http.Transport says %+v", got, want)
+				t.Errorf("%s: said %+v, http.Transport says %+v", c.name, got, want)
 			}
 			if got.running.OK() != c.running || !strings.Contains(got.scrape, c.scrape) {
-				t.Errorf("said %+v", got)
+				t.Errorf("%s: said %+v", c.name, got)
 			}
 		})
 	}
@@ -172,24 +188,27 @@ func TestPlainKeepsItsConnection(t *testing.T) {
 	if s.accepted.Load() != 1 {
 		t.Errorf("%d connections", s.accepted.Load())
 	}
-	s = speak(t, framed("")+"HANGUP")
+	s = speak(t, framed("")+"CLOSE")
 	ask(s, 20)
 	if s.accepted.Load() != 20 {
 		t.Errorf("%d connections, one for each question is right", s.accepted.Load())
 	}
 }
 
-// An answer that does not come is judged slow, not dead, wherever it stops.
+// An answer that does not come is judged slow, not dead, wherever it stops, and it is
+// not asked for again.
 func TestPlainIsPatientOnce(t *testing.T) {
 	for _, text := range []string{"HANG", "HTTP/1.1 200 OKHANG", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nvllmHANG"} {
-		s := speak(t, text)
-		ob := New(Options{Source: Static{}})
-		p := prober{base: s.url, client: ob.client, plain: newPlain(s.url, "", ob.dial)}
-		var sig fleet.Signals
-		_, err := p.scrape(t.Context(), EngineUnknown, 50*time.Millisecond, func() fleet.Time { return testNow }, &sig)
-		if err == nil || err.Error() != "/metrics gave no answer in time" || s.asked.Load() != 1 {
-			t.Errorf("%q: %v after %d questions", text, err, s.asked.Load())
-		}
+		synctest.Test(t, func(t *testing.T) {
+			s := newSpoken(t, text)
+			p := prober{base: s.url, plain: newPlain(s.url, "", s.dial)}
+			var sig fleet.Signals
+			begin := time.Now()
+			_, err := p.scrape(t.Context(), EngineUnknown, answerTimeout, func() fleet.Time { return testNow }, &sig)
+			if took := time.Since(begin); err == nil || err.Error() != "/metrics gave no answer in time" || s.asked.Load() != 1 || took != answerTimeout {
+				t.Errorf("%q: %v after %d questions and %s", text, err, s.asked.Load(), took)
+			}
+		})
 	}
 }
 
