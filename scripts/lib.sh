@@ -64,6 +64,43 @@ apt_install() {
   (apt-get install -y -q "$2" || { apt-get update -q && apt-get install -y -q "$2"; }) >&2
 }
 
+# core_packages prints the packages of the functional core, which internal/arch names.
+core_packages() {
+  local names
+  names=$(sed -nE 's/.*Core: true, Packages: \[\]string\{([^}]*)\}.*/\1/p' internal/arch/doc.go | tr -d '" ' | tr ',' ' ')
+  # shellcheck disable=SC2086 # a list
+  go list $(printf './internal/%s/... ' $names)
+}
+
+# own_network prints the command that gives another one a network of its own; it fails
+# where that is not allowed.
+own_network() {
+  if unshare --net true 2>/dev/null; then
+    echo "unshare --net"
+  elif unshare --map-root-user --net true 2>/dev/null; then
+    echo "unshare --map-root-user --net"
+  else
+    return 1
+  fi
+}
+
+# apart COMMAND... runs it with a loopback of its own, where that is allowed: then it takes
+# no port from what runs beside it.
+apart() {
+  local ns
+  if ! ns=$(own_network); then
+    "$@"
+    return
+  fi
+  # shellcheck disable=SC2086 # a command
+  $ns python3 -c '
+import fcntl, os, socket, struct, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS: up, running
+os.execvp(sys.argv[1], sys.argv[1:])
+' "$@"
+}
+
 # stop_all ends the background jobs of this shell and waits for them.
 stop_all() {
   local pids

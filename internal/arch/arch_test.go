@@ -38,8 +38,14 @@ type source struct {
 	text []byte
 }
 
+// parsed are the sources, read once for all tests.
+var parsed []source
+
 func sources(t *testing.T) []source {
 	t.Helper()
+	if parsed != nil {
+		return parsed
+	}
 	top := root(t)
 	var out []source
 	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
@@ -77,6 +83,7 @@ func sources(t *testing.T) []source {
 	if err != nil {
 		t.Fatal(err)
 	}
+	parsed = out
 	return out
 }
 
@@ -197,6 +204,33 @@ func TestCoreIsFunctional(t *testing.T) {
 	}
 }
 
+// TestCoreTestsAreSingleThreaded allows the layer that tests the core to leave out the race
+// detector: neither the core nor its tests start a goroutine.
+func TestCoreTestsAreSingleThreaded(t *testing.T) {
+	const why = "tests of a core run without the race detector; test what runs concurrently where the lock is"
+	for _, s := range sources(t) {
+		if !isCore(s.pkg) || !s.test {
+			continue
+		}
+		for _, p := range imports(s) {
+			if p == "sync" || p == "sync/atomic" || p == "testing/synctest" {
+				t.Errorf("%s imports %s: %s", s.rel, p, why)
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a goroutine: %s", s.fset.Position(n.Pos()), why)
+			case *ast.SelectorExpr:
+				if n.Sel.Name == "Parallel" || n.Sel.Name == "RunParallel" {
+					t.Errorf("%s: %s: %s", s.fset.Position(n.Pos()), n.Sel.Name, why)
+				}
+			}
+			return true
+		})
+	}
+}
+
 var clockFunc = map[string]bool{
 	"Now": true, "Since": true, "Until": true, "After": true, "AfterFunc": true, "Sleep": true,
 	"Tick": true, "NewTimer": true, "NewTicker": true,
@@ -310,7 +344,8 @@ func TestNoTraceOfAMachine(t *testing.T) {
 			continue // removed in the work tree
 		}
 		for i, line := range strings.Split(string(text), "\n") {
-			if machinePath.MatchString(line) && !strings.HasPrefix(rel, "internal/arch/") {
+			suspect := strings.Contains(line, "/root/") || strings.Contains(line, "/home/") || strings.Contains(line, "/work/")
+			if suspect && machinePath.MatchString(line) && !strings.HasPrefix(rel, "internal/arch/") {
 				t.Errorf("%s:%d: a path of somebody's machine: %s", rel, i+1, strings.TrimSpace(line))
 			}
 		}

@@ -12,13 +12,8 @@ skip() {
 notes=()
 git rev-parse -q --verify HEAD >/dev/null 2>&1 || skip "needs the git history of the source"
 command -v dpkg-deb >/dev/null || skip "needs dpkg"
-if unshare --net true 2>/dev/null; then
-  alone=(unshare --net)
-elif unshare --map-root-user --net true 2>/dev/null; then
-  alone=(unshare --map-root-user --net)
-else
-  skip "needs a network namespace of its own: run as root, or allow user namespaces"
-fi
+ns=$(own_network) || skip "needs a network namespace of its own: run as root, or allow user namespaces"
+read -ra alone <<<"$ns"
 apt_install man man-db
 work=$PWD/build/package
 rm -rf "$work"

@@ -9,8 +9,10 @@ if [ "$(uname)" != Linux ]; then
   echo "LAYER: needs Linux, whose /proc tells what a process holds"
   exit 77
 fi
+. scripts/lib.sh
 make -s build
-FOR=${SOAK_FOR:-3m} STREAMS=400 OUT=build/soak-short scripts/soak.sh
+${GO:-go} build -trimpath -o build/bench ./bench
+apart env FOR="${SOAK_FOR:-3m}" STREAMS=400 OUT=build/soak-short scripts/soak.sh
 # So many at once that each replica's share and the door are full, and all are answered.
-build/bench -repeats 1 -works crowd-10000-h2 -contenders penstock,penstock-portable
+apart build/bench -repeats 1 -works crowd-10000-h2 -contenders penstock,penstock-portable
 echo "LAYER: $(grep -c ' flat$' build/soak-short/report.txt) series flat, plotted into build/soak-short/soak.html; 10,000 requests at once answered"
