@@ -42,6 +42,7 @@ type calibration struct {
 	Rows        calibratedRows   `json:"rows"`
 	Fit         fitError         `json:"fit"`
 	HeldOut     heldError        `json:"held_out"`
+	Whole       fitError         `json:"whole"` // of the profile, which is fitted to both halves at last
 	Coefs       []calibratedCoef `json:"coefficients"`
 	Profile     engine.Profile   `json:"profile"`
 	Refused     string           `json:"refused,omitempty"`
@@ -101,7 +102,8 @@ output_tokens, ttft, e2e; one replica a file), a journal of penstock (file or
 directory), or the requests.jsonl of a benchmark inside vLLM; "-" is stdin.
 
 Half of the requests, in blocks of 25 in the order of arrival, are fitted; the
-errors are those on the other half. Capacities (KV tokens, batch, chunk) are not
+errors are those on the other half. The profile that is written goes on from there
+and is fitted to all of them. Capacities (KV tokens, batch, chunk) are not
 fitted: they come from --profile and the flags, as the engine was started. A
 profile that is faster than its accelerator can be is refused, exit code 3.`,
 		Example: `  penstock calibrate access.csv --profile llama-3.1-8b-h100 --write llama.yaml
@@ -207,7 +209,11 @@ func (f *calibrateFlags) run(e *Env, files []string, output string) error {
 	if err != nil {
 		return failf(fitHint(len(rows), m.skipped), "%v", err)
 	}
-	c := newCalibration(files, replicas, m, len(rows), &start, fitted, held)
+	whole, err := engine.Polish(fitted.Profile, rows)
+	if err != nil {
+		return failf("", "%v", err)
+	}
+	c := newCalibration(files, replicas, m, len(rows), &start, [2]engine.Fitted{fitted, whole}, held)
 	profile, err := yamlText(&c.Profile)
 	if err != nil {
 		return err
@@ -237,19 +243,21 @@ func (f *calibrateFlags) run(e *Env, files []string, output string) error {
 	return nil
 }
 
-func newCalibration(files, replicas []string, m *measuredRows, usable int, start *engine.Profile, f engine.Fitted, h engine.Held) *calibration {
-	p := f.Profile
+func newCalibration(files, replicas []string, m *measuredRows, usable int, start *engine.Profile, fits [2]engine.Fitted, h engine.Held) *calibration {
+	f, whole := fits[0], fits[1]
+	p := whole.Profile
 	for _, v := range []*float64{&p.Base, &p.PTok, &p.PAttn, &p.DSeq, &p.DCtx} {
 		*v = sixDigits(*v)
 	}
 	names := baseNames(files)
-	p.Source = fmt.Sprintf("fit of penstock calibrate to %d requests of %s; on %d others the end-to-end time is off by %.1f %% a request, the mean time to first token by %+.1f %%",
-		f.Rows, strings.Join(names, ", "), h.Rows, 100*h.E2EError, 100*h.TTFTError)
+	p.Source = fmt.Sprintf("fit of penstock calibrate to %d requests of %s; from half of them, the end-to-end time of the others is foreseen to %.1f %% a request, the mean time to first token to %+.1f %%",
+		whole.Rows, strings.Join(names, ", "), 100*h.E2EError, 100*h.TTFTError)
 	c := &calibration{
 		Schema: "penstock/calibration/v1", Files: names, Replicas: replicas,
 		Rows:    calibratedRows{m.read, usable, m.skipped, m.noCached},
 		Fit:     fitError{f.Rows, sixDigits(f.E2EError), sixDigits(f.TTFTError)},
 		HeldOut: heldError{fitError{h.Rows, sixDigits(h.E2EError), sixDigits(h.TTFTError)}, sixDigits(h.TTFTEach)},
+		Whole:   fitError{whole.Rows, sixDigits(whole.E2EError), sixDigits(whole.TTFTError)},
 		Profile: p, NoCeiling: len(p.Ceilings()) == 0, Unexplained: h.E2EError > explainsLeast,
 	}
 	for i, k := range []struct {
@@ -259,7 +267,7 @@ func newCalibration(files, replicas []string, m *measuredRows, usable int, start
 		{"base", start.Base, p.Base}, {"p_tok", start.PTok, p.PTok}, {"p_attn", start.PAttn, p.PAttn},
 		{"d_seq", start.DSeq, p.DSeq}, {"d_ctx", start.DCtx, p.DCtx},
 	} {
-		c.Coefs = append(c.Coefs, calibratedCoef{k.name, k.to, k.from, sixDigits(f.Weight[i]), f.Weight[i] >= tellsLeast})
+		c.Coefs = append(c.Coefs, calibratedCoef{k.name, k.to, k.from, sixDigits(whole.Weight[i]), whole.Weight[i] >= tellsLeast})
 	}
 	if err := p.Validate(); err != nil {
 		c.Refused = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -350,6 +358,7 @@ func printCalibration(w io.Writer, c *calibration) {
 	t := newTable("", ">REQUESTS", ">E2E ERROR", ">TTFT ERROR", ">MEAN TTFT OFF BY")
 	t.add("fitted", withCommas(c.Fit.Rows), share1(c.Fit.E2E), "", fmt.Sprintf("%+.1f %%", 100*c.Fit.TTFTMean))
 	t.add("held out", withCommas(c.HeldOut.Rows), share1(c.HeldOut.E2E), share1(c.HeldOut.TTFTEach), fmt.Sprintf("%+.1f %%", 100*c.HeldOut.TTFTMean))
+	t.add("all, at last", withCommas(c.Whole.Rows), share1(c.Whole.E2E), "", fmt.Sprintf("%+.1f %%", 100*c.Whole.TTFTMean))
 	t.write(w)
 	fmt.Fprintln(w)
 	t = newTable("COEFFICIENT", ">SECONDS", ">STARTED FROM", ">WEIGHT", "")
