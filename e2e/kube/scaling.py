@@ -68,6 +68,7 @@ def pending_never_ready(rig, fleet):
     f = fleet("scale", annotations={"e2e/never-ready": "1"})
     leads(f)
     start, futures = burst(f)
+    poll("all of them wait", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["held"] == len(futures))
     poll("it left zero", lambda: f.replicas() > 0)
     time.sleep(3)
     first = f.replicas()
