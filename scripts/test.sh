@@ -81,6 +81,7 @@ trap '[ -z "$lane" ] || kill -- "-$lane" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 for layer in "${first[@]}"; do
   if [ "$layer" = "$waits" ] && [ ${#beside[@]} -gt 0 ]; then
+    make -s build >build/test/build.log 2>&1 # by both sides at once it would be written twice
     set -m # a group of its own, to be ended as one
     (
       renice -n 19 "$BASHPID" >/dev/null
