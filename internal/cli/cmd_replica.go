@@ -45,6 +45,8 @@ Every answer says so in its Server header, and so does /version.`,
 	f.IntVar(&o.MaxQueued, "max-num-queued-reqs", 0, "refuse with 503 when so many requests are in flight (default: no limit)")
 	f.IntVar(&o.KVTokens, "kv-tokens", 0, "size of the KV cache in tokens (default: the profile's)")
 	f.IntVar(&o.MaxModelLen, "max-model-len", 0, "longest prompt plus answer in tokens (default: the profile's)")
+	f.IntVar(&o.Ranks, "ranks", 1, "data-parallel ranks behind the address, each with a cache and seats of its own; a request names one in X-data-parallel-rank")
+	f.BoolVar(&o.IgnoreRank, "ignore-rank-header", false, "take the idlest rank whatever a request names")
 	f.StringArrayVar(&o.LoRA, "lora", nil, "LoRA adapter to serve from the start, NAME or NAME=PATH; repeatable")
 	f.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", 0, "how long running answers may go on after SIGTERM")
 	f.DurationVar(&o.KeepAlive, "keep-alive", 5*time.Second, "close idle connections after it")
@@ -121,6 +123,9 @@ func checkReplicaFlags(o *replica.Options) error {
 		if n.v < 0 {
 			return usagef("", "--%s %d must not be negative", n.name, n.v)
 		}
+	}
+	if o.Ranks < 1 || o.Ranks > 128 {
+		return usagef("", "--ranks %d must be in [1; 128]", o.Ranks)
 	}
 	if !(o.OutputMean >= 1) || o.OutputMean > 1e6 {
 		return usagef("", "--output-mean %v must be in [1; 1e6]", o.OutputMean)

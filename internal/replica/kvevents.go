@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ import (
 // the endpoint has a star and connects otherwise. Its maps are guarded by Server.mu.
 type eventStream struct {
 	endpoint, topic string
-	block           int
+	block, rank     int
 	sock            zmq4.Socket
 	cancel          context.CancelFunc
 	queue           chan []byte
@@ -51,9 +52,9 @@ type blockMeta struct {
 // which readers see as a gap in the sequence.
 const eventQueue = 10000
 
-func newEventStream(endpoint, replay, model string, block int) (*eventStream, error) {
+func newEventStream(endpoint, replay, model string, block, rank int) (*eventStream, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &eventStream{endpoint: endpoint, topic: "kv@" + strings.TrimPrefix(endpoint, "tcp://") + "@" + model, block: block,
+	e := &eventStream{endpoint: endpoint, topic: "kv@" + strings.TrimPrefix(endpoint, "tcp://") + "@" + model, block: block, rank: rank,
 		cancel: cancel, queue: make(chan []byte, eventQueue), known: map[uint64]*blockMeta{}}
 	bind := strings.Contains(endpoint, "*")
 	// Only a socket that dials may dial again: one that listens would dial itself.
@@ -194,7 +195,7 @@ func (e *eventStream) send(c *engine.Core) {
 		list = append(list, e.event(&ch))
 	}
 	now := time.Now()
-	batch, err := msgpack.Marshal([]any{float64(now.UnixMicro()) / 1e6, list, 0})
+	batch, err := msgpack.Marshal([]any{float64(now.UnixMicro()) / 1e6, list, e.rank})
 	if err != nil {
 		return
 	}
@@ -254,12 +255,16 @@ func (e *eventStream) event(ch *engine.BlockChange) map[string]any {
 }
 
 func (s *Server) kvEventSources(w http.ResponseWriter, _ *http.Request) {
-	src := map[string]any{"enable_kv_cache_events": false, "publisher": "null", "endpoint": nil, "replay_endpoint": nil, "buffer_steps": 10000, "hwm": 100000, "max_queue_size": eventQueue, "topic": ""}
-	if s.events != nil {
-		src["enable_kv_cache_events"], src["publisher"], src["endpoint"], src["topic"] = true, "zmq", s.events.endpoint, s.events.topic
-		if s.events.replay != "" {
-			src["replay_endpoint"] = s.events.replay
+	all := map[string]any{}
+	for _, r := range s.ranks {
+		src := map[string]any{"enable_kv_cache_events": false, "publisher": "null", "endpoint": nil, "replay_endpoint": nil, "buffer_steps": 10000, "hwm": 100000, "max_queue_size": eventQueue, "topic": ""}
+		if r.events != nil {
+			src["enable_kv_cache_events"], src["publisher"], src["endpoint"], src["topic"] = true, "zmq", r.events.endpoint, r.events.topic
+			if r.events.replay != "" {
+				src["replay_endpoint"] = r.events.replay
+			}
 		}
+		all[strconv.Itoa(r.n)] = src
 	}
-	writeValue(w, map[string]any{"0": src})
+	writeValue(w, all)
 }

@@ -107,7 +107,7 @@ func TestKVEvents(t *testing.T) {
 		check(<-msgs)
 	}
 	s.mu.Lock()
-	known, cached := len(s.events.known), s.core.Stats(s.now()).KVCachedTokens/16
+	known, cached := len(s.ranks[0].events.known), s.stats(s.now()).KVCachedTokens/16
 	s.mu.Unlock()
 	if known != cached {
 		t.Errorf("remembers %d blocks, %d are cached", known, cached)

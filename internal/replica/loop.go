@@ -14,6 +14,8 @@ import (
 // handler that owns it reads. Fields without a comment are guarded by Server.mu.
 type job struct {
 	seq    engine.Seq
+	asked  int // rank that the request names; -1: none
+	rank   *rank
 	stream bool
 	tokens []uint32 // prompt and answer; kept only for KV events, as is salt
 	salt   string
@@ -55,7 +57,7 @@ func (j *job) lose() {
 func (s *Server) submit(j *job) bool {
 	s.mu.Lock()
 	if s.opt.MaxQueued > 0 && len(s.jobs) >= s.opt.MaxQueued {
-		s.met.rejected++
+		s.ranks[0].met.rejected++
 		s.mu.Unlock()
 		return false
 	}
@@ -63,10 +65,15 @@ func (s *Server) submit(j *job) bool {
 	j.seq.ID = s.nextID
 	j.submitted = time.Now()
 	s.jobs[j.seq.ID] = j
-	if s.events != nil {
-		s.events.learn(j)
+	now := s.clock.at(j.submitted)
+	if j.asked < 0 {
+		j.asked = s.idlest(now)
 	}
-	s.core.Submit(s.clock.at(j.submitted), j.seq)
+	j.rank = s.ranks[j.asked]
+	if j.rank.events != nil {
+		j.rank.events.learn(j)
+	}
+	j.rank.core.Submit(now, j.seq)
 	s.mu.Unlock()
 	s.poke()
 	return true
@@ -77,11 +84,11 @@ func (s *Server) abandon(j *job) {
 	s.mu.Lock()
 	if _, ok := s.jobs[j.seq.ID]; ok {
 		delete(s.jobs, j.seq.ID)
-		s.core.Cancel(s.now(), j.seq.ID)
+		j.rank.core.Cancel(s.now(), j.seq.ID)
 		s.publish()
 	}
-	if s.events != nil {
-		s.events.forget(j)
+	if j.rank.events != nil {
+		j.rank.events.forget(j)
 	}
 	s.mu.Unlock()
 	s.poke()
@@ -125,7 +132,9 @@ func (s *Server) turn(events []engine.Event) ([]engine.Event, time.Duration) {
 	defer s.mu.Unlock()
 	wall := time.Now()
 	now := s.clock.at(wall)
-	events = s.core.Advance(now, events)
+	for _, r := range s.ranks {
+		events = r.core.Advance(now, events)
+	}
 	for i := range events {
 		s.apply(&events[i])
 	}
@@ -141,17 +150,20 @@ func (s *Server) turn(events []engine.Event) ([]engine.Event, time.Duration) {
 			continue
 		}
 		streaming = true
-		if n := int32(s.core.Generated(now, id)); n >= j.produced.Load()+int32(s.opt.StreamInterval) {
+		if n := int32(j.rank.core.Generated(now, id)); n >= j.produced.Load()+int32(s.opt.StreamInterval) {
 			j.produced.Store(n)
 			j.signal()
 		}
 	}
 	s.publish()
-	s.met.observeSteps(s.core.Stats(now))
 	s.noteAdapters(wall)
-	next := s.core.Next()
-	if streaming {
-		next = min(next, s.core.StepEnd(now))
+	next := fleet.Never
+	for _, r := range s.ranks {
+		r.met.observeSteps(r.core.Stats(now))
+		next = min(next, r.core.Next())
+		if streaming {
+			next = min(next, r.core.StepEnd(now))
+		}
 	}
 	at, ok := s.clock.wallOf(next)
 	if !ok {
@@ -175,18 +187,18 @@ func (s *Server) apply(e *engine.Event) {
 		if j.admitted.IsZero() {
 			j.admitted = at
 			j.cached.Store(int32(e.Cached))
-			s.met.admitted(j)
+			j.rank.met.admitted(j)
 		}
 	case engine.EventFirstToken:
 		j.first, j.counted, j.countedAt = at, 1, at
 		j.produced.Store(1)
-		s.met.firstToken(j)
+		j.rank.met.firstToken(j)
 	case engine.EventPreempted:
 		j.preemptions++
 	case engine.EventFinished:
 		delete(s.jobs, e.Seq)
-		s.met.gaps(j, e.Output, at)
-		s.met.finished(j, e.Output, at)
+		j.rank.met.gaps(j, e.Output, at)
+		j.rank.met.finished(j, e.Output, at)
 		j.produced.Store(int32(e.Output))
 		j.state.Store(jobDone)
 		j.signal()
@@ -198,8 +210,10 @@ func (s *Server) apply(e *engine.Event) {
 
 // publish sends what changed in the KV cache. The caller holds the lock.
 func (s *Server) publish() {
-	if s.events != nil {
-		s.events.send(s.core)
+	for _, r := range s.ranks {
+		if r.events != nil {
+			r.events.send(r.core)
+		}
 	}
 }
 
@@ -208,7 +222,7 @@ func (s *Server) publish() {
 func (s *Server) countGaps(wall time.Time, now fleet.Time) {
 	for id, j := range s.jobs {
 		if !j.first.IsZero() {
-			s.met.gaps(j, s.core.Generated(now, id), wall)
+			j.rank.met.gaps(j, j.rank.core.Generated(now, id), wall)
 		}
 	}
 }

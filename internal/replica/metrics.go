@@ -112,28 +112,22 @@ func (s *Server) noteAdapters(wall time.Time) {
 	if s.profile.LoRASlots == 0 {
 		return
 	}
-	var names []string
-	s.states = s.core.Adapters(s.states[:0])
-	for _, a := range s.states {
-		if a.Running > 0 {
-			names = append(names, a.Name)
-		}
-	}
+	names, met := s.running(), &s.ranks[0].met
 	now := adapterSample{running: strings.Join(names, ","), at: unixSeconds(wall)}
-	last := &s.met.adapters[len(s.met.adapters)-1]
+	last := &met.adapters[len(met.adapters)-1]
 	if last.running == now.running {
 		if len(s.jobs) > 0 {
 			last.at = now.at
 		}
 		return
 	}
-	i := slices.IndexFunc(s.met.adapters, func(a adapterSample) bool {
+	i := slices.IndexFunc(met.adapters, func(a adapterSample) bool {
 		return a.running == now.running
 	})
 	if i >= 0 {
-		s.met.adapters = slices.Delete(s.met.adapters, i, i+1)
+		met.adapters = slices.Delete(met.adapters, i, i+1)
 	}
-	s.met.adapters = append(s.met.adapters, now)
+	met.adapters = append(met.adapters, now)
 }
 
 func (s *Server) metricsPage(w http.ResponseWriter, _ *http.Request) {
@@ -141,102 +135,134 @@ func (s *Server) metricsPage(w http.ResponseWriter, _ *http.Request) {
 	wall := time.Now()
 	now := s.clock.at(wall)
 	s.countGaps(wall, now)
-	st := s.core.Stats(now)
-	s.met.observeSteps(st)
+	for _, r := range s.ranks {
+		r.at = r.core.Stats(now)
+		r.met.observeSteps(r.at)
+	}
 	s.noteAdapters(wall)
 	x := exposition{b: make([]byte, 0, 48<<10)}
 	s.writeProcess(&x)
-	s.writeEngine(&x, &st)
+	s.writeEngine(&x)
 	s.mu.Unlock()
 	s.http.write(&x)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write(x.b) // the client may be gone
 }
 
-func (s *Server) writeEngine(x *exposition, st *engine.Stats) {
-	name := label("model_name", s.models[0])
-	base := `engine="0",` + name
-	one := func(family, typ, help string, v float64) {
-		x.family(family, typ, help)
-		x.sample(family, base, v)
+// page writes families with one series, or one for each of some values, a rank.
+type page struct {
+	x     *exposition
+	ranks []*rank
+	name  string // the model's label
+}
+
+func (p *page) one(family, typ, help string, v func(*rank) float64) {
+	p.x.family(family, typ, help)
+	for _, r := range p.ranks {
+		p.x.sample(family, r.label+","+p.name, v(r))
 	}
-	by := func(family, typ, help, key string, values []string, vs ...float64) {
-		x.family(family, typ, help)
-		for i, v := range values {
+}
+
+func (p *page) by(family, typ, help, key string, values []string, vs func(*rank) []float64) {
+	p.x.family(family, typ, help)
+	for _, r := range p.ranks {
+		for i, v := range vs(r) {
 			if key < "model_name" {
-				x.sample(family, `engine="0",`+label(key, v)+","+name, vs[i])
+				p.x.sample(family, r.label+","+label(key, values[i])+","+p.name, v)
 			} else {
-				x.sample(family, base+","+label(key, v), vs[i])
+				p.x.sample(family, r.label+","+p.name+","+label(key, values[i]), v)
 			}
 		}
 	}
-	one("vllm:estimated_flops_per_gpu_total", "counter", "Estimated arithmetic per accelerator; not modelled.", 0)
-	one("vllm:estimated_read_bytes_per_gpu_total", "counter", "Estimated bytes read per accelerator; not modelled.", 0)
-	one("vllm:estimated_write_bytes_per_gpu_total", "counter", "Estimated bytes written per accelerator; not modelled.", 0)
-	one("vllm:num_requests_running", "gauge", "Requests in the batch.", float64(st.Running))
-	one("vllm:num_requests_waiting", "gauge", "Requests that wait.", float64(st.Waiting))
-	by("vllm:num_requests_waiting_by_reason", "gauge", "Requests that wait, by why.", "reason",
-		[]string{"capacity", "deferred"}, float64(st.Waiting-st.Deferred), float64(st.Deferred))
-	awake, offloaded, discarded := s.sleepState()
+}
+
+func (s *Server) writeEngine(x *exposition) {
+	name := label("model_name", s.models[0])
+	p := page{x, s.ranks, name}
+	one, by := p.one, p.by
+	none := func(*rank) float64 { return 0 }
+	one("vllm:estimated_flops_per_gpu_total", "counter", "Estimated arithmetic per accelerator; not modelled.", none)
+	one("vllm:estimated_read_bytes_per_gpu_total", "counter", "Estimated bytes read per accelerator; not modelled.", none)
+	one("vllm:estimated_write_bytes_per_gpu_total", "counter", "Estimated bytes written per accelerator; not modelled.", none)
+	one("vllm:num_requests_running", "gauge", "Requests in the batch.", func(r *rank) float64 { return float64(r.at.Running) })
+	one("vllm:num_requests_waiting", "gauge", "Requests that wait.", func(r *rank) float64 { return float64(r.at.Waiting) })
+	by("vllm:num_requests_waiting_by_reason", "gauge", "Requests that wait, by why.", "reason", []string{"capacity", "deferred"},
+		func(r *rank) []float64 {
+			return []float64{float64(r.at.Waiting - r.at.Deferred), float64(r.at.Deferred)}
+		})
 	by("vllm:engine_sleep_state", "gauge", "1 for the state that the engine is in.", "sleep_state",
-		[]string{"awake", "weights_offloaded", "discard_all"}, awake, offloaded, discarded)
-	one("vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use, 0 to 1.", st.KVUsage())
-	one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", float64(st.CacheQueries))
-	one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", float64(st.CacheHits))
-	one("vllm:external_prefix_cache_queries_total", "counter", "Lookups in an external cache; there is none.", 0)
-	one("vllm:external_prefix_cache_hits_total", "counter", "Hits in an external cache; there is none.", 0)
-	one("vllm:mm_cache_queries_total", "counter", "Lookups in the multimodal cache; there is none.", 0)
-	one("vllm:mm_cache_hits_total", "counter", "Hits in the multimodal cache; there is none.", 0)
-	one("vllm:num_preemptions_total", "counter", "Preemptions since the start.", float64(st.Preemptions))
-	one("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that had their first token.", float64(st.PromptTokens))
-	m := &s.met
+		[]string{"awake", "weights_offloaded", "discard_all"}, func(*rank) []float64 {
+			awake, offloaded, discarded := s.sleepState()
+			return []float64{awake, offloaded, discarded}
+		})
+	one("vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use, 0 to 1.", func(r *rank) float64 { return r.at.KVUsage() })
+	one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache.", func(r *rank) float64 { return float64(r.at.CacheQueries) })
+	one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", func(r *rank) float64 { return float64(r.at.CacheHits) })
+	one("vllm:external_prefix_cache_queries_total", "counter", "Lookups in an external cache; there is none.", none)
+	one("vllm:external_prefix_cache_hits_total", "counter", "Hits in an external cache; there is none.", none)
+	one("vllm:mm_cache_queries_total", "counter", "Lookups in the multimodal cache; there is none.", none)
+	one("vllm:mm_cache_hits_total", "counter", "Hits in the multimodal cache; there is none.", none)
+	one("vllm:num_preemptions_total", "counter", "Preemptions since the start.", func(r *rank) float64 { return float64(r.at.Preemptions) })
+	one("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that had their first token.", func(r *rank) float64 { return float64(r.at.PromptTokens) })
 	by("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where they came from.", "source",
-		[]string{"local_compute", "local_cache_hit", "external_kv_transfer"}, float64(m.promptComputed), float64(m.promptCached), 0)
-	one("vllm:prompt_tokens_cached_total", "counter", "Prompt tokens that were not computed.", float64(m.promptCached))
+		[]string{"local_compute", "local_cache_hit", "external_kv_transfer"},
+		func(r *rank) []float64 {
+			return []float64{float64(r.met.promptComputed), float64(r.met.promptCached), 0}
+		})
+	one("vllm:prompt_tokens_cached_total", "counter", "Prompt tokens that were not computed.", func(r *rank) float64 { return float64(r.met.promptCached) })
 	by("vllm:prompt_tokens_cached_by_source_total", "counter", "Prompt tokens that were not computed, by cache.", "source",
-		[]string{"device", "host", "disk", "p2p", "external_unspecified"}, float64(m.promptCached), 0, 0, 0, 0)
-	one("vllm:generation_tokens_total", "counter", "Output tokens.", float64(st.OutputTokens))
-	success := make([]float64, len(finishReasons))
-	for i, v := range m.success {
-		success[i] = float64(v)
-	}
-	by("vllm:request_success_total", "counter", "Requests that came to an end, by why.", "finished_reason", finishReasons[:], success...)
+		[]string{"device", "host", "disk", "p2p", "external_unspecified"},
+		func(r *rank) []float64 { return []float64{float64(r.met.promptCached), 0, 0, 0, 0} })
+	one("vllm:generation_tokens_total", "counter", "Output tokens.", func(r *rank) float64 { return float64(r.at.OutputTokens) })
+	by("vllm:request_success_total", "counter", "Requests that came to an end, by why.", "finished_reason", finishReasons[:], func(r *rank) []float64 {
+		out := make([]float64, len(finishReasons))
+		for i, v := range r.met.success {
+			out[i] = float64(v)
+		}
+		return out
+	})
+	first := &s.ranks[0].met
 	x.family("vllm:admission_rejections_total", "counter", "Requests refused before they were queued.")
-	x.sample("vllm:admission_rejections_total", name+`,reason="max_num_queued_reqs"`, float64(m.rejected))
-	m.writeHistograms(x, name)
-	if len(m.adapters) > 0 {
+	x.sample("vllm:admission_rejections_total", name+`,reason="max_num_queued_reqs"`, float64(first.rejected))
+	s.writeHistograms(x, name)
+	if len(first.adapters) > 0 {
 		x.family("vllm:lora_requests_info", "gauge", "Adapters of requests in flight; the value is the time of the sample.")
-		for _, a := range m.adapters {
-			x.sample("vllm:lora_requests_info", label("max_lora", m.maxLoRA)+","+label("running_lora_adapters", a.running)+","+label("waiting_lora_adapters", a.running), a.at)
+		for _, a := range first.adapters {
+			x.sample("vllm:lora_requests_info", label("max_lora", first.maxLoRA)+","+label("running_lora_adapters", a.running)+","+label("waiting_lora_adapters", a.running), a.at)
 		}
 	}
 	x.family("vllm:cache_config_info", "gauge", "Configuration of the KV cache, in labels.")
-	x.sample("vllm:cache_config_info", cacheConfig(&s.profile), 1)
+	for _, r := range s.ranks {
+		x.sample("vllm:cache_config_info", cacheConfig(&s.profile, r.n), 1)
+	}
 }
 
 // writeHistograms writes the histograms of the engine; name is the model label.
-func (m *metrics) writeHistograms(x *exposition, name string) {
+func (s *Server) writeHistograms(x *exposition, name string) {
 	for _, h := range []struct {
 		family, help string
-		h            *histogram
+		h            func(*metrics) *histogram
 	}{
-		{"vllm:request_prompt_tokens", "Prompt tokens a request.", &m.promptLen},
-		{"vllm:request_generation_tokens", "Output tokens a request.", &m.outputLen},
-		{"vllm:iteration_tokens_total", "Tokens an engine step.", &m.stepTokens},
-		{"vllm:request_max_num_generation_tokens", "Longest output of a request's sequences.", &m.maxOutput},
-		{"vllm:request_params_n", "Parameter n.", &m.paramN},
-		{"vllm:request_params_max_tokens", "Parameter max_tokens.", &m.paramMax},
-		{"vllm:time_to_first_token_seconds", "Time to first token.", &m.ttft},
-		{"vllm:inter_token_latency_seconds", "Time between tokens.", &m.gap},
-		{"vllm:request_time_per_output_token_seconds", "Mean time a token of a request.", &m.perToken},
-		{"vllm:e2e_request_latency_seconds", "Time from arrival to end.", &m.e2e},
-		{"vllm:request_queue_time_seconds", "Time from arrival to the batch.", &m.queue},
-		{"vllm:request_inference_time_seconds", "Time from the batch to the end.", &m.inference},
-		{"vllm:request_prefill_time_seconds", "Time from the batch to the first token.", &m.prefill},
-		{"vllm:request_decode_time_seconds", "Time from the first token to the end.", &m.decode},
-		{"vllm:request_num_preemptions", "Preemptions a request.", &m.preemptions},
-		{"vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed a request, cached ones excluded.", &m.computed},
+		{"vllm:request_prompt_tokens", "Prompt tokens a request.", func(m *metrics) *histogram { return &m.promptLen }},
+		{"vllm:request_generation_tokens", "Output tokens a request.", func(m *metrics) *histogram { return &m.outputLen }},
+		{"vllm:iteration_tokens_total", "Tokens an engine step.", func(m *metrics) *histogram { return &m.stepTokens }},
+		{"vllm:request_max_num_generation_tokens", "Longest output of a request's sequences.", func(m *metrics) *histogram { return &m.maxOutput }},
+		{"vllm:request_params_n", "Parameter n.", func(m *metrics) *histogram { return &m.paramN }},
+		{"vllm:request_params_max_tokens", "Parameter max_tokens.", func(m *metrics) *histogram { return &m.paramMax }},
+		{"vllm:time_to_first_token_seconds", "Time to first token.", func(m *metrics) *histogram { return &m.ttft }},
+		{"vllm:inter_token_latency_seconds", "Time between tokens.", func(m *metrics) *histogram { return &m.gap }},
+		{"vllm:request_time_per_output_token_seconds", "Mean time a token of a request.", func(m *metrics) *histogram { return &m.perToken }},
+		{"vllm:e2e_request_latency_seconds", "Time from arrival to end.", func(m *metrics) *histogram { return &m.e2e }},
+		{"vllm:request_queue_time_seconds", "Time from arrival to the batch.", func(m *metrics) *histogram { return &m.queue }},
+		{"vllm:request_inference_time_seconds", "Time from the batch to the end.", func(m *metrics) *histogram { return &m.inference }},
+		{"vllm:request_prefill_time_seconds", "Time from the batch to the first token.", func(m *metrics) *histogram { return &m.prefill }},
+		{"vllm:request_decode_time_seconds", "Time from the first token to the end.", func(m *metrics) *histogram { return &m.decode }},
+		{"vllm:request_num_preemptions", "Preemptions a request.", func(m *metrics) *histogram { return &m.preemptions }},
+		{"vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed a request, cached ones excluded.", func(m *metrics) *histogram { return &m.computed }},
 	} {
-		x.histogram(h.family, h.help, `engine="0"`, name, h.h)
+		x.family(h.family, "histogram", h.help)
+		for _, r := range s.ranks {
+			x.series(h.family, r.label, name, h.h(&r.met))
+		}
 	}
 }

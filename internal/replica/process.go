@@ -17,14 +17,14 @@ import (
 )
 
 // cacheConfig is the label set of vllm:cache_config_info. It has no model_name.
-func cacheConfig(p *engine.Profile) string {
+func cacheConfig(p *engine.Profile, rank int) string {
 	n := strconv.Itoa
 	block := n(p.BlockTokens)
 	labels := map[string]string{
 		"block_size": block, "_block_size_resolved": "True", "effective_attention_block_size": block, "hash_block_size": block,
 		"num_gpu_blocks": n(p.Blocks()), "kv_cache_size_tokens": n(p.Blocks() * p.BlockTokens),
 		"kv_cache_max_concurrency": strconv.FormatFloat(float64(p.KVTokens)/float64(max(1, p.MaxModelLen)), 'f', 2, 64),
-		"enable_prefix_caching":    "True", "engine": "0", "cache_dtype": "auto", "gpu_memory_utilization": "0.9",
+		"enable_prefix_caching":    "True", "engine": n(rank), "cache_dtype": "auto", "gpu_memory_utilization": "0.9",
 		"is_attention_free": "False", "num_cpu_blocks": "None", "num_gpu_blocks_override": "None",
 		"prefix_caching_hash_algo": "xxh3", "prefix_match_unit": block, "user_specified_block_size": "False",
 		"cache_hit_alignment_tokens": block, "sliding_window": "None", "mamba_cache_mode": "none",

@@ -48,6 +48,13 @@ type Options struct {
 
 	SleepMode bool // answers /sleep and /wake_up
 
+	// Ranks is how many data-parallel ranks share the address, each with the cache and
+	// the seats of the profile; 0 means 1. A request goes to the one that it names in
+	// X-data-parallel-rank, else to the one with the least load; IgnoreRank leaves the
+	// header unread, as other servers do.
+	Ranks      int
+	IgnoreRank bool
+
 	KVEvents string    // ZMQ endpoint of the KV event stream; "" off
 	KVReplay string    // ZMQ endpoint where readers ask for events again; "" off
 	Log      io.Writer // start-up and shutdown log; nil discards
@@ -58,10 +65,10 @@ type Server struct {
 	opt     Options
 	profile engine.Profile
 	models  []string
-	events  *eventStream // nil: off
 
 	mu       sync.Mutex
-	core     *engine.Core
+	ranks    []*rank
+	turnOf   int // rank whose turn it is among equals
 	clock    clock
 	jobs     map[uint64]*job
 	nextID   uint64
@@ -69,7 +76,6 @@ type Server struct {
 	asleep   int  // level of sleep; 0: awake
 	broken   bool // draining time is over: answers that still run end with an error
 	adapters adapterSet
-	met      metrics
 	states   []engine.AdapterState
 	born     time.Time
 	fds      int // open files at fdsAt
@@ -124,21 +130,20 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		opt: o, profile: p, models: o.Models, jobs: map[uint64]*job{}, clock: newClock(o.Speed),
-		core: engine.NewCore(p, engine.CoreOptions{BlockEvents: o.KVEvents != ""}),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		born: time.Now(), listen: o.Listen,
 	}
 	s.adapters.reset(o.LoRA, s.born)
-	s.met.reset(&s.profile)
 	s.idle.init(o.KeepAlive)
 	s.weather.init()
 	s.routes()
-	if o.KVEvents != "" {
-		ev, err := newEventStream(o.KVEvents, o.KVReplay, o.Models[0], p.BlockTokens)
-		if err != nil {
+	for n := range max(1, o.Ranks) {
+		r := newRank(n, p, o.KVEvents != "")
+		if err := r.openEvents(&o, p.BlockTokens); err != nil {
+			s.closeEvents()
 			return nil, fmt.Errorf("replica: KV events: %w", err)
 		}
-		s.events = ev
+		s.ranks = append(s.ranks, r)
 	}
 	go s.loop()
 	return s, nil
@@ -154,11 +159,11 @@ func setDefault[T comparable](v *T, def T) {
 // Profile returns the profile in force, with the overrides of the options.
 func (s *Server) Profile() engine.Profile { return s.profile }
 
-// Stats returns the engine's state now.
+// Stats returns the engine's state now, all ranks together.
 func (s *Server) Stats() engine.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.Stats(s.clock.at(time.Now()))
+	return s.stats(s.clock.at(time.Now()))
 }
 
 // InFlight is the number of requests that are running or waiting.
@@ -174,8 +179,14 @@ func (s *Server) Close() {
 	s.closeListener(true)
 	s.ended.Do(func() { close(s.stop) })
 	<-s.done
-	if s.events != nil {
-		s.events.close()
+	s.closeEvents()
+}
+
+func (s *Server) closeEvents() {
+	for _, r := range s.ranks {
+		if r.events != nil {
+			r.events.close()
+		}
 	}
 }
 

@@ -271,7 +271,7 @@ func (s *Server) job(c *call) *job {
 		seq:    engine.Seq{Blocks: blocks, PromptTokens: max(1, len(c.tokens)), OutputTokens: c.outputTokens, Adapter: c.adapter},
 		stream: c.stream, notify: make(chan struct{}, 1), reason: c.reason, maxTokens: c.maxTokens,
 	}
-	if s.events != nil {
+	if s.opt.KVEvents != "" {
 		j.tokens, j.salt = all, c.salt
 	}
 	return j

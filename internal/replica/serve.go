@@ -42,6 +42,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, c *call, f format
 		return
 	}
 	j := s.job(c)
+	if j.asked, err = s.asked(r.Header); err != nil {
+		writeJSON(w, err.status, f.refusal(err))
+		return
+	}
 	if !s.submit(j) {
 		writeJSON(w, errBusy.status, f.refusal(errBusy))
 		return

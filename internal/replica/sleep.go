@@ -33,7 +33,9 @@ func (s *Server) setSleep(w http.ResponseWriter, level int) {
 	}
 	s.mu.Lock()
 	if level > 0 && s.asleep == 0 {
-		s.core.Reset(s.now()) // what the cache held is gone
+		for _, r := range s.ranks {
+			r.core.Reset(s.now()) // what the cache held is gone
+		}
 	}
 	s.asleep = level
 	s.mu.Unlock()

@@ -173,10 +173,12 @@ func (s *Server) Restart(down time.Duration) error {
 		j.lose()
 		delete(s.jobs, id)
 	}
-	s.core.Reset(s.now())
+	for _, r := range s.ranks {
+		r.core.Reset(s.now())
+		r.met.reset(&s.profile)
+	}
 	s.publish()
 	s.born = time.Now().Add(down)
-	s.met.reset(&s.profile)
 	s.mu.Unlock()
 	s.adapters.reset(s.opt.LoRA, s.born)
 	s.http.reset()
@@ -200,7 +202,7 @@ func (s *Server) Kill() {
 	for id, j := range s.jobs {
 		j.lose()
 		delete(s.jobs, id)
-		s.core.Cancel(s.now(), id)
+		j.rank.core.Cancel(s.now(), id)
 	}
 	s.mu.Unlock()
 	s.poke()
