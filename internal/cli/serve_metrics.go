@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,10 @@ var fleetMetrics = []struct {
 	{"penstock_replica_restarts_total", "Restarts in place that were noticed.", replicaLabels},
 	{"penstock_replica_predicted_cached_tokens_total", "Prompt tokens that were expected to be cached.", replicaLabels},
 	{"penstock_replica_observed_cached_tokens_total", "Prompt tokens that the engine said were cached.", replicaLabels},
+	{"penstock_replica_rank_in_flight_requests", "Requests that this router has at a data-parallel rank of the replica.", []string{"pool", "replica", "rank"}},
+	{"penstock_replica_rank_pins_ignored", "1 when the engine computes requests at other data-parallel ranks than they name.", replicaLabels},
+	{"penstock_replica_rank_pins_checked_requests", "Requests that named a rank and that the last verdict on that rests on.", replicaLabels},
+	{"penstock_replica_rank_pins_met_requests", "Of those, counted by the engine at the rank that they named.", replicaLabels},
 	{"penstock_replica_engine_running_requests", "The engine's own count of running requests.", replicaLabels},
 	{"penstock_replica_engine_waiting_requests", "The engine's own count of requests that wait for capacity.", replicaLabels},
 	{"penstock_replica_engine_kv_usage_ratio", "The engine's own KV-cache use, 0 to 1.", replicaLabels},
@@ -115,6 +120,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			counter("penstock_replica_restarts_total", float64(e.Restarts), p.Name, e.Endpoint)
 			counter("penstock_replica_predicted_cached_tokens_total", float64(e.PredictedCached), p.Name, e.Endpoint)
 			counter("penstock_replica_observed_cached_tokens_total", float64(e.ObservedCached), p.Name, e.Endpoint)
+			rankMetrics(gauge, p.Name, e)
 		}
 		if p.Control != nil {
 			cp := p.Control()
@@ -135,6 +141,17 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge("penstock_config_last_reload_successful", flag(state.ReloadOK))
 	if state.ReloadedAt != nil {
 		gauge("penstock_config_last_reload_timestamp_seconds", float64(state.ReloadedAt.UnixNano())/float64(time.Second))
+	}
+}
+
+func rankMetrics(gauge func(string, float64, ...string), pool string, e *dispatch.EndpointLoad) {
+	for i := range e.Ranks {
+		gauge("penstock_replica_rank_in_flight_requests", float64(e.Ranks[i].InFlight), pool, e.Endpoint, strconv.Itoa(e.Ranks[i].Rank))
+	}
+	if p := e.Pins; p != nil {
+		gauge("penstock_replica_rank_pins_ignored", flag(p.Verdict == dispatch.PinsIgnored), pool, e.Endpoint)
+		gauge("penstock_replica_rank_pins_checked_requests", p.Checked, pool, e.Endpoint)
+		gauge("penstock_replica_rank_pins_met_requests", p.Met, pool, e.Endpoint)
 	}
 }
 

@@ -21,7 +21,9 @@ func (s *server) readKV(lp *livePool) {
 	exact := lp.cfg.Engine.Tokens == "exact"
 	lp.kv = observe.NewKVReader(observe.KVOptions{
 		Mode: mode, Key: s.hashKey, Auth: lp.auth, Log: s.log,
-		Apply: func(endpoint string, changes []observe.CacheChange) { applyCache(lp, endpoint, changes, exact) },
+		Apply: func(endpoint string, rank int, changes []observe.CacheChange) {
+			applyCache(lp, endpoint, rank, changes, exact)
+		},
 	})
 	s.background = append(s.background, func(ctx context.Context) { lp.kv.Run(ctx) })
 }
@@ -34,14 +36,14 @@ const cacheStep = 256
 // token ids: they mean something to the index only where prompts are hashed by token.
 // All else, that a cache was emptied, that events were lost and how much is cached,
 // corrects an index of text as well.
-func applyCache(lp *livePool, endpoint string, changes []observe.CacheChange, exact bool) {
+func applyCache(lp *livePool, endpoint string, rank int, changes []observe.CacheChange, exact bool) {
 	kinds := [...]dispatch.CacheKind{
 		observe.CacheStored: dispatch.CacheStored, observe.CacheRemoved: dispatch.CacheRemoved, observe.CacheCleared: dispatch.CacheCleared,
 		observe.CacheUnsure: dispatch.CacheUnsure, observe.CacheSure: dispatch.CacheSure, observe.CacheUsed: dispatch.CacheUsed,
 	}
 	for i := range changes {
 		c := &changes[i]
-		e := dispatch.CacheEvent{Kind: kinds[c.Kind], Endpoint: endpoint, Parent: c.Parent, Tokens: c.Tokens}
+		e := dispatch.CacheEvent{Kind: kinds[c.Kind], Endpoint: endpoint, Rank: rank, Parent: c.Parent, Tokens: c.Tokens}
 		switch c.Kind {
 		case observe.CacheStored, observe.CacheRemoved:
 			if !exact {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/diagnose"
 	"github.com/penstock-project/penstock/internal/diagnose/routing"
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/journal"
 	"github.com/penstock-project/penstock/internal/route"
@@ -67,6 +68,9 @@ func liveOf(st *Status) *diagnose.Live {
 			if r.Own != nil {
 				lr.Sent, lr.Failed, lr.Disagrees = r.Own.Sent, r.Own.Failed, r.Own.IndexDisagreement
 				lr.Predicted, lr.Observed = r.Own.PredictedCached, r.Own.ObservedCached
+			}
+			if p := r.Pins; p != nil && p.Verdict == dispatch.PinsIgnored.String() {
+				lr.PinsIgnored, lr.Pinned, lr.PinsMet, lr.PinsEven = true, p.Checked, p.Met, p.Chance
 			}
 			lp.Replicas = append(lp.Replicas, lr)
 		}

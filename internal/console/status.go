@@ -3,6 +3,7 @@
 package console
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -145,6 +146,11 @@ type ReplicaStatus struct {
 	Own          *Own    `json:"own,omitempty"`
 	// KVEvents tells how the events of its KV cache are heard; absent: it has none.
 	KVEvents *KVState `json:"kv_events,omitempty"`
+
+	// Ranks is what this router has at each data-parallel rank; absent where the
+	// replica is one candidate. Pins tells whether requests are computed where they ask.
+	Ranks []RankStatus `json:"ranks,omitempty"`
+	Pins  *PinStatus   `json:"pins,omitempty"`
 
 	Running  *Reading `json:"running"` // the replica's own metrics
 	Waiting  *Reading `json:"waiting"`
@@ -342,6 +348,51 @@ func (r *ReplicaStatus) own(l *dispatch.EndpointLoad) {
 		Sent: l.Sent, Failed: l.Failed, Restarts: l.Restarts, Leaked: l.Leaked,
 		PredictedCached: l.PredictedCached, ObservedCached: l.ObservedCached, IndexDisagreement: l.IndexDisagreement,
 		Slowness: round3(l.Slowness), Dropped: l.Drop.String(), CacheBlocks: l.CacheBlocks, CacheCap: l.CacheCap,
+	}
+	r.ranks(l)
+}
+
+// RankStatus is one data-parallel rank that is a candidate of its own.
+type RankStatus struct {
+	Rank            int     `json:"rank"`
+	InFlight        int     `json:"in_flight"`
+	Unstarted       int     `json:"unstarted"`
+	Queued          int     `json:"queued"`
+	PendingMS       float64 `json:"pending_ms"`
+	Sent            uint64  `json:"sent"`
+	CacheBlocks     int     `json:"cache_blocks"`
+	CacheCap        int     `json:"cache_cap"`
+	PredictedCached int64   `json:"predicted_cached_tokens"`
+	ObservedCached  int64   `json:"observed_cached_tokens"`
+}
+
+// PinStatus says whether a replica computes requests at the rank that they name: of
+// Checked requests the engine counted Met there, and would have counted Chance if it
+// spread them evenly.
+type PinStatus struct {
+	Verdict string  `json:"verdict"` // unproven, honoured, ignored
+	Checked float64 `json:"checked"`
+	Met     float64 `json:"met"`
+	Chance  float64 `json:"chance"`
+}
+
+// ranks fills in what is known of data-parallel ranks.
+func (r *ReplicaStatus) ranks(l *dispatch.EndpointLoad) {
+	for i := range l.Ranks {
+		o := &l.Ranks[i]
+		r.Ranks = append(r.Ranks, RankStatus{
+			Rank: o.Rank, InFlight: o.InFlight, Unstarted: o.Unstarted, Queued: o.Queued, PendingMS: round3(o.PendingMS), Sent: o.Sent,
+			CacheBlocks: o.CacheBlocks, CacheCap: o.CacheCap, PredictedCached: o.PredictedCached, ObservedCached: o.ObservedCached,
+		})
+	}
+	p := l.Pins
+	if p == nil {
+		return
+	}
+	r.Pins = &PinStatus{Verdict: p.Verdict.String(), Checked: p.Checked, Met: p.Met, Chance: round3(p.Chance)}
+	if p.Verdict == dispatch.PinsIgnored {
+		r.Notes = append(r.Notes, fmt.Sprintf("ignores X-data-parallel-rank: of %.0f requests that named a rank %.0f were counted there, %.0f if spread evenly; it is one candidate",
+			p.Checked, p.Met, p.Chance))
 	}
 }
 

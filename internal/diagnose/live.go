@@ -41,6 +41,11 @@ type LiveReplica struct {
 	Sent, Failed                   uint64
 	Predicted, Observed            int64 // cached tokens
 	Disagrees                      bool
+	// PinsIgnored says that the engine computes requests at other data-parallel ranks than
+	// they name: Pinned were looked at, PinsMet counted at their rank, PinsEven would be
+	// if they were spread evenly.
+	PinsIgnored               bool
+	Pinned, PinsMet, PinsEven float64
 }
 
 // liveStale is the age in seconds from which a replica's own metrics say little.
@@ -163,6 +168,14 @@ func (r *LiveReplica) judge(pool string) []Finding {
 		f.Evidence = []Evidence{Ev("predicted_cached", int(r.Predicted), "tokens"), Ev("observed_cached", int(r.Observed), "tokens")}
 		f.Message = fmt.Sprintf("the index predicted %d cached tokens there and the engine reported %d", r.Predicted, r.Observed)
 		f.Remedy = "A restart in place or another cache salt; the believed capacity corrects itself within some requests."
+		out = append(out, f)
+	}
+	if r.PinsIgnored {
+		f := New("rank-pins-ignored", obj, "", 0)
+		f.Evidence = []Evidence{Ev("pinned", r.Pinned, "requests"), Ev("counted_there", r.PinsMet, "requests"), Ev("spread_evenly", r.PinsEven, "requests")}
+		f.Message = fmt.Sprintf("of %.0f requests that named a data-parallel rank the engine counted %.0f there, and would have counted %.0f if it spread them evenly: the replica is one candidate, and its ranks' caches are found by luck",
+			r.Pinned, r.PinsMet, r.PinsEven)
+		f.Remedy = "See that nothing between router and engine drops X-data-parallel-rank and that the engine's version reads it; or give each rank an address of its own."
 		out = append(out, f)
 	}
 	if r.Sent >= 50 && r.Failed*10 >= r.Sent {

@@ -37,6 +37,7 @@ func TestLiveRules(t *testing.T) {
 		}},
 		{"signals-stale", func(l *Live) { l.Pools[0].Replicas[0].SignalAge = 40 }},
 		{"index-disagrees", func(l *Live) { l.Pools[0].Replicas[0].Disagrees = true }},
+		{"rank-pins-ignored", func(l *Live) { l.Pools[0].Replicas[0].PinsIgnored = true }},
 		{"queue-harms", func(l *Live) {
 			l.Pools[0].Off = []LiveGuard{{Name: "queue", TTFT: 900, WithoutIt: 300, Requests: 60, Times: 1}}
 		}},

@@ -212,7 +212,7 @@ func (d *Dispatch) filter(e *entry) int {
 // fit is what fitOf says of the slot.
 func (d *Dispatch) requestDrop(i int32, e *entry, fit route.Drop) route.Drop {
 	s := &d.slots[i]
-	if e.req.SubsetOnly && !slices.Contains(e.req.Subset, fleet.HostPort(s.State.URL)) {
+	if e.req.SubsetOnly && (!slices.Contains(e.req.Subset, fleet.HostPort(s.State.URL)) || e.asks > 0 && d.aux[i].home != nil && d.aux[i].rank != e.asks-1) {
 		return route.DropSubset
 	}
 	if fit != route.DropNone {
@@ -221,7 +221,7 @@ func (d *Dispatch) requestDrop(i int32, e *entry, fit route.Drop) route.Drop {
 	if e.req.Adapter != "" && d.denies(i, e.req.Adapter) {
 		return route.DropAdapter
 	}
-	if len(e.tried) > 0 && slices.Contains(e.tried, s.Key) {
+	if len(e.tried) > 0 && slices.Contains(e.tried, d.placeKey(i)) {
 		return route.DropTried
 	}
 	if b := &d.aux[i].breaker; b.strikes >= strikesOut && b.open(d.now) || b.back != 0 && b.full(d.now, s.InFlight) {
@@ -235,14 +235,14 @@ const maxAlternatives = 8
 
 // Alternatives appends to out the URLs of the n cheapest candidates of a decision
 // behind the chosen one, cheapest first: where a proxy may go on by itself when the
-// chosen endpoint fails.
+// chosen endpoint fails. Where the request names a rank, it names the same there.
 func (d *Dispatch) Alternatives(dec *route.Decision, n int, out []string) []string {
 	var best [maxAlternatives]int32
 	k := 0
 	n = min(n, maxAlternatives)
 	for i := range dec.Candidates {
 		c := &dec.Candidates[i]
-		if c.Drop != route.DropNone || c.Slot == dec.Chosen || k == n && c.CostMS >= dec.Candidates[best[k-1]].CostMS {
+		if c.Drop != route.DropNone || c.Slot == dec.Chosen || d.split && !d.mayFollow(dec.Chosen, c.Slot) || k == n && c.CostMS >= dec.Candidates[best[k-1]].CostMS {
 			continue
 		}
 		// Equal costs stay in the order of the slots.
@@ -256,7 +256,7 @@ func (d *Dispatch) Alternatives(dec *route.Decision, n int, out []string) []stri
 		k = min(k+1, n)
 	}
 	for _, i := range best[:k] {
-		if s := d.slots[dec.Candidates[i].Slot].State; s != nil {
+		if s := d.slots[dec.Candidates[i].Slot].State; s != nil && !slices.Contains(out, s.URL) {
 			out = append(out, s.URL)
 		}
 	}
@@ -283,8 +283,7 @@ func hasAdapter(as []fleet.Adapter, name string) bool {
 // send puts entry i on the wire as dec says.
 func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e, slot, p := &d.entries[i], dec.Chosen, dec.Pick()
-	s, a := &d.slots[slot], &d.aux[slot]
-	l := &d.learned
+	a, l := &d.aux[slot], &d.learned
 	e.held = e.heldFor(d.now)
 	e.state, e.slot, e.sentAt, e.lastAt = stateSent, slot, d.now, d.now
 	e.life = a.life
@@ -302,6 +301,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	}
 	if a.breaker.ejected() {
 		e.trial, a.breaker.trying = true, true
+		d.kin(slot)
 	}
 
 	l.hit.add(float64(e.cached) / max(1, e.prompt))
@@ -310,8 +310,9 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	d.n.InFlight++
 	d.n.Sent++
 	d.countAway(dec, p)
+	id, pin := d.whereIs(slot)
 	return append(out, Send{
-		Ticket: d.ticket(i), Slot: slot, Endpoint: s.ID, URL: a.url, Request: e.req,
+		Ticket: d.ticket(i), Slot: slot, Endpoint: id, URL: a.url, Pin: pin, Request: e.req,
 		Decision: dec, Held: time.Duration(e.held),
 	})
 }

@@ -65,8 +65,16 @@ func (d *Dispatch) divide() {
 		return
 	}
 	for k := range d.snap.Endpoints { // ordered by ID
-		if i, ok := d.names[d.snap.Endpoints[k].ID]; ok {
+		id := d.snap.Endpoints[k].ID
+		if i, ok := d.names[id]; ok {
 			d.slots[i].Mine = k%d.routers == d.rank
+		}
+		if h := d.homes[id]; h != nil {
+			for r, i := range h.slots {
+				if i >= 0 && d.aux[i].home == h {
+					d.slots[i].Mine = (k+r)%d.routers == d.rank
+				}
+			}
 		}
 	}
 }

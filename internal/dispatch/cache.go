@@ -26,6 +26,7 @@ const (
 type CacheEvent struct {
 	Kind     CacheKind
 	Endpoint string // ID
+	Rank     int    // data-parallel rank that tells it; 0 where there is one
 	Parent   uint64 // 0: the beginning of a prompt
 	Blocks   []uint64
 	Tokens   float64
@@ -43,9 +44,9 @@ type eventIndex interface {
 // Cached takes a KV event in. An event of an endpoint that is not listed is ignored.
 func (d *Dispatch) Cached(now fleet.Time, e *CacheEvent) {
 	d.begin(now)
-	i, ok := d.names[e.Endpoint]
+	i := d.slotAt(e.Endpoint, e.Rank)
 	x, fed := d.index.(eventIndex)
-	if !ok || !fed || d.aux[i].gone {
+	if i < 0 || !fed || d.aux[i].gone {
 		return
 	}
 	switch e.Kind {

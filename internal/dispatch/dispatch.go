@@ -30,6 +30,7 @@ type Send struct {
 	Slot     int32
 	Endpoint string // endpoint ID
 	URL      string
+	Pin      string // data-parallel rank to ask the engine for; "": the endpoint is one
 	Request  *fleet.Request
 	// Decision is valid until the next call of the Dispatch.
 	Decision *route.Decision

@@ -117,7 +117,10 @@ func (d *Dispatch) Apply(e *Event, out []Send) (t Ticket, v Verdict, sends []Sen
 // there by itself.
 func (d *Dispatch) Bind(t Ticket, hostPort string) {
 	if i := d.find(t); i >= 0 {
-		r := d.entries[i].req
-		r.Subset, r.SubsetOnly = []string{hostPort}, true
+		e := &d.entries[i]
+		e.req.Subset, e.req.SubsetOnly = []string{hostPort}, true
+		if e.slot >= 0 && d.aux[e.slot].home != nil {
+			e.asks = d.aux[e.slot].rank + 1 // the header goes with it
+		}
 	}
 }

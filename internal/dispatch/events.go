@@ -31,6 +31,7 @@ func (d *Dispatch) answered(i int32) {
 	if e.trial {
 		e.trial, b.trying = false, false
 	}
+	d.kin(e.slot)
 }
 
 // start moves an entry from the requests without a first token to the streams.
@@ -152,6 +153,7 @@ func (d *Dispatch) takeBack(i int32) {
 	}
 	if e.trial {
 		e.trial, a.breaker.trying = false, false
+		d.kin(slot)
 	}
 	a.inFlightAt.set(d.now, s.InFlight)
 	d.index.Unpin(d.now, e.pins)
@@ -187,7 +189,7 @@ func (d *Dispatch) Retry(now fleet.Time, t Ticket, kind fleet.OutcomeKind, out [
 		return Verdict{Kind: Refused, Reason: "the request is at no replica"}, out
 	}
 	slot := e.slot
-	e.tried = append(e.tried, d.slots[slot].Key)
+	e.tried = append(e.tried, d.placeKey(slot))
 	d.fault(slot, kind)
 	d.takeBack(i)
 	if kind == fleet.OutcomeClientError && e.req.Adapter != "" {
@@ -218,6 +220,7 @@ func (d *Dispatch) fault(slot int32, kind fleet.OutcomeKind) {
 	}
 	d.aux[slot].failed++
 	d.aux[slot].breaker.failed(d.now, kind)
+	d.kin(slot)
 }
 
 // End is the last word on a ticket, whatever the ending. A second End of the same
@@ -263,6 +266,9 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 	d.answered(i)
 	if o.Kind != fleet.OutcomeOK {
 		return
+	}
+	if a.home != nil {
+		a.home.check.end(d.now, a.rank)
 	}
 	if !d.isOver(e) {
 		l.e2e.add(d.now.Seconds(e.arrived))

@@ -27,6 +27,8 @@ type world struct {
 	seq      uint64
 	events   []engine.Event
 	sends    []Send
+	ranks    int  // cores behind each address; 0: one
+	deaf     bool // engines ignore pins
 
 	finished  int
 	refused   int
@@ -68,6 +70,9 @@ func newWorld(t testing.TB, n int, p engine.Profile, o Options) *world {
 
 // snapshot is what a scrape would say now.
 func (w *world) snapshot() *fleet.Snapshot {
+	if w.ranks > 1 {
+		return w.rankSnapshot()
+	}
 	w.version++
 	s := &fleet.Snapshot{Version: w.version, At: w.now}
 	for i, c := range w.cores {
@@ -112,6 +117,9 @@ func (w *world) carry(sends []Send) {
 		for i, id := range w.ids {
 			if id != s.Endpoint {
 				continue
+			}
+			if w.ranks > 1 {
+				i = w.rankOf(i, s.Pin)
 			}
 			w.sent[i]++
 			w.picks = append(w.picks, i)

@@ -22,6 +22,10 @@ func (d *Dispatch) Observe(now fleet.Time, s *fleet.Snapshot, out []Send) []Send
 	d.findMiddle()
 	for k := range s.Endpoints {
 		e := &s.Endpoints[k]
+		if h := d.homeOf(e); h != nil {
+			d.seeRanks(h, e)
+			continue
+		}
 		i, ok := d.names[e.ID]
 		if !ok {
 			i = d.addSlot(e.ID)
@@ -39,6 +43,7 @@ func (d *Dispatch) Observe(now fleet.Time, s *fleet.Snapshot, out []Send) []Send
 			d.leave(int32(i))
 		}
 	}
+	d.dropHomes()
 	d.divide()
 	d.index.Sweep(4096)
 	out = d.rehome(out)

@@ -203,6 +203,9 @@ func (d *Dispatch) slotOf(key uint64) int32 {
 			return int32(i)
 		}
 	}
+	if len(d.homes) > 0 {
+		return d.elsewhere(key)
+	}
 	return -1
 }
 

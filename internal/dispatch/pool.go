@@ -28,7 +28,9 @@ type Dispatch struct {
 	nextFit int
 	now     fleet.Time
 
-	names map[string]int32 // endpoint ID -> slot, while the slot is in use
+	names map[string]int32 // endpoint ID, or name of a rank -> slot, while the slot is in use
+	homes map[string]*home // endpoints with several ranks; nil: there never was one
+	split bool             // there was one
 	slots []route.Slot
 	aux   []slot
 	free  []int32
@@ -96,6 +98,8 @@ type slot struct {
 	peers   int32        // requests of other routers in flight there
 	theirs  *peerQueue   // what other routers hold for it; nil: never any
 	url     string
+	home    *home // nil: the endpoint is one candidate
+	rank    int32 // at home
 
 	sent, failed, leaked, restarts uint64
 	predicted, observed            int64 // cached tokens

@@ -39,9 +39,17 @@ type EndpointLoad struct {
 	ForeignUnstarted  float64
 	IndexDisagreement bool // predictions of cached tokens fail here
 	CacheUnsure       bool // KV events were lost, and answers have not shown since that the index holds
+
+	// Where several ranks share the endpoint, Ranks has a row for each, whose Rank it
+	// is, and the values above are theirs together: sums, but the greatest Slowness and
+	// Restarts and the least KVLimit. Pins is nil for an endpoint of one rank.
+	Rank  int
+	Ranks []EndpointLoad
+	Pins  *PinState
 }
 
-// Ledger appends one row per endpoint, in slot order, to rows.
+// Ledger appends one row per endpoint, in slot order, to rows, which is empty where an
+// endpoint has several ranks.
 func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 	for i := range d.slots {
 		s, a := &d.slots[i], &d.aux[i]
@@ -70,6 +78,9 @@ func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 			}
 		}
 		rows = append(rows, r)
+	}
+	if d.split {
+		rows = d.foldRanks(rows)
 	}
 	return rows
 }

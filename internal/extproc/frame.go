@@ -313,6 +313,8 @@ func (f *frame) wanted(name []byte) string {
 		return objectiveHeader
 	case loggingHeader:
 		return loggingHeader
+	case pinHeader:
+		return pinHeader
 	}
 	if f.guarded {
 		for _, n := range credentialHeaders {

@@ -41,6 +41,7 @@ type session struct {
 	surface fleet.Surface
 	hints   []header // that may name a session
 	opaque  bool     // a body that is no JSON: a pick by headers
+	pinned  bool     // the client names a data-parallel rank itself
 	// objective is the one that the request names, which says how urgent it is.
 	objective string
 	subset    subsetHint
@@ -230,6 +231,8 @@ func (ss *session) requestHeaders(f *frame) error {
 			coded = h.value != "identity"
 		case objectiveHeader:
 			ss.objective = h.value
+		case pinHeader:
+			ss.pinned = true
 		default:
 			ss.terms.note(h)
 		}
@@ -476,6 +479,7 @@ const maxHold = 10 * time.Second
 // is not nil, stands in its place. end says that the body is complete with it.
 func (ss *session) answer(dest string, changed []byte, end bool) error {
 	ss.named = true
+	ss.pin()
 	if ss.requestMode == modeBuffered || ss.requestMode == modeBufferedPartial {
 		if !ss.gotBody { // the request ended with its headers
 			ss.out.pick(respRequestHeaders, dest, &ss.terms.change)
@@ -500,6 +504,24 @@ func (ss *session) answer(dest string, changed []byte, end bool) error {
 		out = mem.BufferSlice{mem.SliceBuffer(changed)}
 	}
 	return ss.sendBody(respRequestBody, out, end)
+}
+
+// pinHeader is flow.PinHeader as proxies write it.
+const pinHeader = "x-data-parallel-rank"
+
+// pin names the rank that the request is for. A client that names one itself would steer
+// past the picker.
+func (ss *session) pin() {
+	c, pin := &ss.terms.change, ""
+	if ss.grant != nil {
+		pin = ss.grant.Pin()
+	}
+	switch {
+	case pin != "":
+		c.set = append(c.set, header{pinHeader, pin})
+	case ss.pinned:
+		c.remove = append(slices.Clip(c.remove), pinHeader)
+	}
 }
 
 // sendBody returns a body in parts that every proxy takes. The last one ends the

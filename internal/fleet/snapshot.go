@@ -61,7 +61,17 @@ type Load struct {
 	Rank    int    // data-parallel rank; 0 where there is one
 	Running Value
 	Waiting Value
-	KVUsage Value
+	// Deferred, KVTokens and the counters are as in Signals; they are told where
+	// several ranks are.
+	Deferred     Value
+	KVUsage      Value
+	KVTokens     Value
+	PromptTokens Value
+	OutputTokens Value
+	CacheQueries Value
+	CacheHits    Value
+	Preemptions  Value
+	Finished     Value
 }
 
 // Note is a set of remarks on Signals.

@@ -27,6 +27,7 @@ type Grant struct {
 	cold      bool // no replica could take it when it came
 	arrived   fleet.Time
 	id, url   string
+	pin       string
 	cached    int
 	ttft      time.Duration
 	decode    time.Duration
@@ -66,7 +67,7 @@ func (g *Grant) open(v *dispatch.Verdict, now fleet.Time) {
 
 // take makes a send the grant's place. The lock is held.
 func (g *Grant) take(s *dispatch.Send) {
-	g.id, g.url, g.held = s.Endpoint, s.URL, s.Held
+	g.id, g.url, g.pin, g.held = s.Endpoint, s.URL, s.Pin, s.Held
 	g.attempts++
 	g.first = 0
 	g.tokens.Store(0)
@@ -101,6 +102,13 @@ func (g *Grant) finish(held time.Duration, o fleet.Outcome) *route.Capture {
 
 // Endpoint returns where to send the request now; it changes after Retry.
 func (g *Grant) Endpoint() (id, url string) { return g.id, g.url }
+
+// PinHeader asks an engine for the data-parallel rank that computes a request.
+const PinHeader = "X-Data-Parallel-Rank"
+
+// Pin returns the value of PinHeader that the request carries to the endpoint; "":
+// none. It changes with Endpoint.
+func (g *Grant) Pin() string { return g.pin }
 
 // PredictedCached returns how many prompt tokens are expected in the endpoint's
 // cache.

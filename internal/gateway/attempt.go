@@ -36,6 +36,7 @@ func (c *call) run() {
 	for {
 		id, url := c.grant.Endpoint()
 		from := time.Now()
+		setPin(c.out.Header, c.grant.Pin())
 		c.traceAttempt(id, url, from)
 		a, err := c.h.o.Relay.Send(c.ctx, url, &c.out)
 		if err == nil {
@@ -82,6 +83,16 @@ func (c *call) run() {
 		if !c.again(f, kept) {
 			return
 		}
+	}
+}
+
+// setPin names the rank that a request is for in its header; "" none. The client's own
+// header of that name is gone by then.
+func setPin(h http.Header, pin string) {
+	if pin != "" {
+		h[flow.PinHeader] = []string{pin}
+	} else {
+		delete(h, flow.PinHeader) // of an attempt before
 	}
 }
 

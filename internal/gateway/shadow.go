@@ -175,6 +175,7 @@ func (s *shadow) run(h *Handler) {
 	defer func() { g.Done(outcome) }()
 	s.grant, s.start = g, time.Now()
 	_, url := g.Endpoint()
+	setPin(s.out.Header, g.Pin())
 	a, err := h.o.Relay.Send(ctx, url, &s.out)
 	if err != nil {
 		s.l.observe(rollout.Canary, rollout.Sample{Failed: true})

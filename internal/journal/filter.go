@@ -157,7 +157,12 @@ func (t *term) match(r *route.Record) bool {
 		return false
 	}
 	if get, ok := textFields[t.field]; ok {
-		return (get(r) == t.value) == (t.op == "=")
+		same := get(r) == t.value
+		if t.field == "replica" && !same { // a replica is all of its data-parallel ranks
+			rank, ok := strings.CutPrefix(get(r), t.value+"@")
+			same = ok && rank != "" && strings.Trim(rank, "0123456789") == ""
+		}
+		return same == (t.op == "=")
 	}
 	v := numFields[t.field](r)
 	if v == nil {

@@ -433,6 +433,12 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%q: %v", s, !want)
 		}
 	}
+	r.Chosen = "r0@1" // a rank of a replica is found by either name
+	for s, want := range map[string]bool{"replica=r0": true, "replica=r0@1": true, "replica!=r0": false, "replica=r0@2": false, "replica=r": false} {
+		if f, err := ParseFilter(s); err != nil || f.Match(r) != want {
+			t.Errorf("%q at %s: %v, %v", s, r.Chosen, !want, err)
+		}
+	}
 	for s, msg := range map[string]string{
 		"colour=red": `unknown field "colour"`, "model>3": "is a text", "ttft>fast": "needs a number", "model!x": "no comparison",
 	} {

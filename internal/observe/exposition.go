@@ -44,6 +44,7 @@ type Parser struct {
 
 	kvTokens, blockSize float64
 	kvSeen              bool
+	kvRanks             []float64            // tokens of each rank; 0: it did not tell
 	lora                [loraKept]loraSeries // the newest series of lora_requests_info, newest first
 	loraSeen            int                  // of them
 	loaded              []adapterName
@@ -97,7 +98,7 @@ func (p *Parser) Reset(e Engine) {
 	p.touched = p.touched[:0]
 	p.hits = [numEngines]int{}
 	p.series, p.lines, p.blocks = 0, 0, false
-	p.kvTokens, p.blockSize, p.kvSeen = 0, 0, false
+	p.kvTokens, p.blockSize, p.kvSeen, p.kvRanks = 0, 0, false, p.kvRanks[:0]
 	p.loraSeen, p.loadedSeen, p.loaded = 0, false, p.loaded[:0]
 }
 
@@ -302,36 +303,6 @@ func (p *Parser) groupOf(labels []byte) int {
 	}
 	p.last, p.lastAt = append(p.last[:0], labels...), at
 	return at
-}
-
-// cacheInfo reads the capacity facts that vLLM writes into labels.
-func (p *Parser) cacheInfo(labels []byte) {
-	var blocks, size, tokens float64
-	for rest := labels; ; {
-		name, value, next, ok := nextLabel(rest)
-		if !ok {
-			break
-		}
-		rest = next
-		switch string(name) {
-		case "num_gpu_blocks":
-			blocks = positive(value)
-		case "block_size":
-			size = positive(value)
-		case "_block_size_resolved":
-			if size == 0 {
-				size = positive(value)
-			}
-		case "kv_cache_size_tokens":
-			tokens = positive(value)
-		}
-	}
-	if tokens == 0 {
-		tokens = blocks * size
-	}
-	p.kvSeen = true
-	p.kvTokens += tokens // one series a rank, each rank has its own memory
-	p.blockSize = max(p.blockSize, size)
 }
 
 // adapters keeps the newest series: each change of the set leaves another one,

@@ -233,7 +233,7 @@ func kvWorld(t *testing.T, e *kvEngine) (r *KVReader, changes func() string) {
 	var mu sync.Mutex
 	var got strings.Builder
 	names := map[CacheKind]string{CacheStored: "stored", CacheRemoved: "removed", CacheCleared: "cleared", CacheUnsure: "unsure", CacheSure: "sure"}
-	r = NewKVReader(KVOptions{Mode: "auto", Key: 7, Apply: func(id string, cs []CacheChange) {
+	r = NewKVReader(KVOptions{Mode: "auto", Key: 7, Apply: func(id string, rank int, cs []CacheChange) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range cs {

@@ -32,8 +32,9 @@ type KVOptions struct {
 	// for the replica's host, or with * for one that replicas dial.
 	Mode string
 	Key  uint64 // that prompts are hashed with
-	// Apply takes changes of a replica's cache in. It must not block for long.
-	Apply  func(endpoint string, changes []CacheChange)
+	// Apply takes changes of a replica's cache in; rank is the data-parallel rank whose
+	// cache it is, 0 where there is one. It must not block for long.
+	Apply  func(endpoint string, rank int, changes []CacheChange)
 	Client *http.Client // nil: one with a time-out
 	Auth   string       // Authorization for the replicas
 	Log    *slog.Logger // nil: discard
@@ -53,6 +54,7 @@ type KVReader struct {
 type kvReader struct {
 	id, base, model string
 	start           float64
+	ranks           int // behind its address; 0 unknown
 	stop            context.CancelFunc
 	states          map[int]KVState // by rank; guarded by KVReader.mu
 }
@@ -109,9 +111,9 @@ func (r *KVReader) Observe(s *fleet.Snapshot) {
 			continue
 		}
 		seen[e.ID] = true
-		start := e.StartTime.Or(0)
+		start, ranks := e.StartTime.Or(0), ranksOf(e)
 		old := r.readers[e.ID]
-		if old != nil && old.base == e.URL && (start == 0 || old.start == 0 || start <= old.start+1) {
+		if old != nil && old.base == e.URL && (r.o.Mode == "auto" || ranks == 0 || ranks == max(1, old.ranks)) && (start == 0 || old.start == 0 || start <= old.start+1) {
 			if old.start == 0 {
 				old.start = start
 			}
@@ -121,7 +123,7 @@ func (r *KVReader) Observe(s *fleet.Snapshot) {
 			old.stop()
 		}
 		ctx, stop := context.WithCancel(r.ctx)
-		k := &kvReader{id: e.ID, base: e.URL, model: baseModel(&e.Endpoint), start: start, stop: stop, states: map[int]KVState{}}
+		k := &kvReader{id: e.ID, base: e.URL, model: baseModel(&e.Endpoint), start: start, ranks: ranks, stop: stop, states: map[int]KVState{}}
 		r.readers[e.ID] = k
 		r.wg.Go(func() { r.read(ctx, k) })
 	}
@@ -131,6 +133,18 @@ func (r *KVReader) Observe(s *fleet.Snapshot) {
 			delete(r.readers, id)
 		}
 	}
+}
+
+// ranksOf is how many data-parallel ranks an endpoint tells of; 0: it does not tell.
+func ranksOf(e *fleet.EndpointState) int {
+	if e.ScrapedAt == 0 {
+		return 0
+	}
+	n := 1
+	for i := range e.Loads {
+		n = max(n, e.Loads[i].Rank+1)
+	}
+	return min(n, kvMostRanks)
 }
 
 // baseModel is the first model that is no adapter.
@@ -208,7 +222,11 @@ func (r *KVReader) sources(ctx context.Context, k *kvReader) ([]kvSource, error)
 		return nil, err
 	}
 	if r.o.Mode != "auto" {
-		return []kvSource{sourceOf(0, r.o.Mode, "", u.Hostname())}, nil
+		var out []kvSource
+		for rank := range max(1, k.ranks) {
+			out = append(out, sourceOf(rank, rankPort(r.o.Mode, rank), "", u.Hostname()))
+		}
+		return out, nil
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, k.base+"/kv_event_sources", nil)
 	if err != nil {
@@ -256,6 +274,16 @@ func (r *KVReader) sources(ctx context.Context, k *kvReader) ([]kvSource, error)
 	}
 	slices.SortFunc(out, func(a, b kvSource) int { return a.rank - b.rank })
 	return out, nil
+}
+
+// rankPort is the endpoint of a rank: engines add its number to the port of the first.
+func rankPort(endpoint string, rank int) string {
+	i := strings.LastIndexByte(endpoint, ':')
+	port, err := strconv.Atoi(endpoint[i+1:])
+	if rank == 0 || err != nil {
+		return endpoint
+	}
+	return endpoint[:i+1] + strconv.Itoa(port+rank)
 }
 
 // ownEndpoint reports whether an endpoint that a replica told of is at its own host. A
@@ -364,7 +392,11 @@ func (r *KVReader) session(ctx context.Context, k *kvReader, s kvSource, v *kvVi
 			}
 		}
 		r.note(k, s.rank, v.state)
-		r.o.Apply(k.id, out)
+		rank := s.rank
+		if rank == 0 { // one source may tell for all
+			rank = max(0, b.rank)
+		}
+		r.o.Apply(k.id, rank, out)
 	}
 }
 

@@ -173,6 +173,7 @@ func (p *Parser) resolveLoads(now fleet.Time, e Engine, s *fleet.Signals) {
 	})
 	if ranks {
 		s.Notes |= fleet.NoteRanks
+		p.resolveRanks(now, e, s.Loads)
 	}
 }
 
