@@ -210,6 +210,9 @@ func newFixture(t testing.TB, s setup, urls ...string) *fixture {
 	}
 	f.flow = flow.New(flow.Options{Pool: "p", Dispatch: dispatch.New(s.dispatch), Recorder: &f.records})
 	s.relay.Epoll = s.relay.Epoll || testEpoll
+	if s.relay.Connect == 0 {
+		s.relay.Connect = time.Minute // a machine that does much else connects late
+	}
 	f.relay = relay.New(s.relay)
 	if s.models == nil {
 		s.models = []Model{{Name: "m", Aliases: []string{"alias", "a-much-longer-public-name"}, Adapters: []string{"lora"}}}

@@ -227,6 +227,7 @@ func (f *fixture) flowing(n int, headers string) (begun chan struct{}, ended fun
 				whole.Add(1)
 			} else {
 				cut.Add(1)
+				f.t.Logf("a stream ended with %v and %q", err, rest[max(0, len(rest)-200):])
 			}
 		})
 	}
