@@ -15,7 +15,7 @@ func TestConformance(t *testing.T) {
 	f := newPool(t, 3)
 	s, addr := start(t, Options{Catalogue: onePool{flow: f, model: "m"}})
 	rep, err := eppcheck.Run(context.Background(), eppcheck.Options{
-		Address: addr, Model: "m", Timeout: 10 * time.Second,
+		Address: addr, Model: "m", Timeout: time.Minute,
 		Endpoints: []string{"127.10.0.1:8000", "127.10.0.2:8000", "127.10.0.3:8000"},
 	})
 	if err != nil {
