@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,10 +102,9 @@ func canaries(t *testing.T, level string) {
 		sseHead + chunk(strings.Replace(token, `"x"`, `"`+canary+`"`, 1)) + "CLOSE",
 		stream(`data: {"error":{"message":"` + canary + `","code":500}}` + "\n\n"), stream("data: "+canary+"\n\n", done),
 	}
-	i := 0
+	var i atomic.Int64
 	u := scripted(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
-		text, closes := strings.CutSuffix(answers[i%len(answers)], "CLOSE")
-		i++
+		text, closes := strings.CutSuffix(answers[int(i.Add(1)-1)%len(answers)], "CLOSE")
 		io.WriteString(c, text)
 		return !closes
 	})

@@ -202,7 +202,7 @@ func TestLoRA(t *testing.T) {
 	if status, b := load("bad"); status != 404 || !strings.Contains(b, "NotFoundError") {
 		t.Errorf("load that fails: %d %s", status, b)
 	}
-	if a := ask(t, s, `{"model":"ad2","max_tokens":2,"messages":[{"role":"user","content":"a"}]}`); a.Model != "ad2" {
+	if a := ask(t, s, `{"model":"ad2","max_tokens":20,"messages":[{"role":"user","content":"a"}]}`); a.Model != "ad2" {
 		t.Errorf("answer of model %q", a.Model)
 	}
 	unload := func(name string) (int, string) {
