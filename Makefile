@@ -18,6 +18,8 @@ demo: build ## Start eight simulated replicas, the gateway and a load; compare r
 	@$(BIN) demo
 
 build: console ## Build bin/penstock, with the console where Node.js is present
+	@command -v $(GO) >/dev/null || { printf '%s\n' "make: Go is not installed; 1.26 is needed, which any Go from 1.21 on fetches by itself." \
+	  "  Debian, Ubuntu: sudo apt-get install golang-go   Fedora: sudo dnf install golang   macOS: brew install go" >&2; exit 1; }
 	@$(GO) build -trimpath -o $(BIN) ./cmd/penstock
 
 console: ## Build the pages of the console, where Node.js is present

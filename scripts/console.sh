@@ -11,7 +11,7 @@ if [ -e "$out" ] && [ -z "$(find src build.mjs package-lock.json -newer "$out" -
 fi
 major=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null || echo 0)
 if [ "$major" -lt 20 ] || ! command -v npm >/dev/null 2>&1; then
-  echo "the console is not built: it needs Node.js 20 or later and npm" >&2
+  echo "the console is not built: it needs Node.js 20 or later and npm (Debian, Ubuntu: sudo apt-get install nodejs npm)" >&2
   exit 0
 fi
 if [ ! -e node_modules/.package-lock.json ] || [ package-lock.json -nt node_modules/.package-lock.json ]; then
