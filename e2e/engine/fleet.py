@@ -84,7 +84,7 @@ class Vllm(Proc):
 class Penstock:
     """`penstock serve` on free ports in front of replicas."""
 
-    def __init__(self, rig, name, replicas, policy="penstock", pool="", top=""):
+    def __init__(self, rig, name, replicas, policy="penstock", queue="on", pool="", top=""):
         self.addr, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.url = f"http://{self.addr}"
         conf = rig.path(name + ".yaml")
@@ -94,7 +94,7 @@ listen: {{http: "{self.addr}", admin: "{self.admin}"}}
 {top}pools:
   - name: chat
     replicas: {{static: {json.dumps([r.url for r in replicas])}}}
-    route: {{policy: {policy}}}
+    route: {{policy: {policy}, queue: {queue}}}
 {pool}""")
         self.proc = Proc(rig, name, [PENSTOCK, "serve", "--config", conf])
         poll(name + " is ready", lambda: get(self.admin, "/readyz")[0] == 200, limit=60)
