@@ -40,7 +40,7 @@ type entry struct {
 	leads       bool   // others may follow it while it is held
 	key         uint64 // by which they find it
 	over        bool   // booked at its slot as one of the tenant over its share
-	asks        int32  // the rank that it asks for wherever a proxy takes it, plus 1; 0: none
+	asks        int32  // the rank that it asks for wherever a proxy takes it, plus 1; 0: it is where we sent it
 	trial       bool   // the one request that tries an ejected endpoint
 	waited      bool   // its caller was told that it is held
 	prior       bool   // a session hint stood in for the index

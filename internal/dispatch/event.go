@@ -119,8 +119,10 @@ func (d *Dispatch) Bind(t Ticket, hostPort string) {
 	if i := d.find(t); i >= 0 {
 		e := &d.entries[i]
 		e.req.Subset, e.req.SubsetOnly = []string{hostPort}, true
-		if e.slot >= 0 && d.aux[e.slot].home != nil {
-			e.asks = d.aux[e.slot].rank + 1 // the header goes with it
+		if e.asks == 0 && e.slot >= 0 { // the header goes with it, or none does
+			if e.asks = asksNone; d.aux[e.slot].home != nil {
+				e.asks = d.aux[e.slot].rank + 1
+			}
 		}
 	}
 }

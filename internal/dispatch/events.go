@@ -267,7 +267,7 @@ func (d *Dispatch) conclude(i int32, o *fleet.Outcome) {
 	if o.Kind != fleet.OutcomeOK {
 		return
 	}
-	if a.home != nil {
+	if a.home != nil && shows(e, o) {
 		a.home.check.end(d.now, a.rank)
 	}
 	if !d.isOver(e) {

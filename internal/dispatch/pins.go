@@ -95,6 +95,16 @@ func (p *pinCheck) end(now fleet.Time, rank int32) {
 	p.n++
 }
 
+// asksNone says that a proxy took a request, which names no rank, elsewhere by itself.
+const asksNone = -1
+
+// shows reports whether the end of a request tells whether pins are honoured: it names
+// its rank, and something was seen of its answer. Where a proxy shows nothing, the
+// moment of the end is a guess, and an engine counts at another one.
+func shows(e *entry, o *fleet.Outcome) bool {
+	return e.asks != asksNone && (o.PromptTokens >= 0 || o.OutputTokens >= 0)
+}
+
 // endedBy fills in how many requests had ended at each rank at a moment, and reports
 // whether that is still known.
 func (p *pinCheck) endedBy(t fleet.Time, out []float64) bool {
