@@ -27,6 +27,7 @@ type home struct {
 	slots []int32
 	rows  []fleet.EndpointState // what the last snapshot says of each rank
 	start fleet.Value           // of the process that was asked
+	ended fleet.Value           // requests that it finished
 	seen  fleet.Time            // last snapshot that listed it
 	check pinCheck
 }
@@ -92,16 +93,28 @@ func (d *Dispatch) homeOf(e *fleet.EndpointState) *home {
 		d.homes[e.ID], d.split = h, true
 	}
 	h.seen = d.snap.At
-	if e.StartTime.OK() {
-		if h.start.OK() && e.StartTime.V > h.start.V+1 { // another process may do otherwise
-			h.check.reset()
-		}
-		h.start = e.StartTime
+	if h.renewed(e) { // another process may do otherwise
+		h.check.reset()
 	}
 	if h.check.scraped(e); h.check.verdict == PinsIgnored {
 		return nil
 	}
 	return h
+}
+
+// renewed reports whether another process answers than before. Where several API
+// servers share an address none tells when it started; then the count of finished
+// requests begins anew.
+func (h *home) renewed(e *fleet.EndpointState) bool {
+	yes := h.start.OK() && e.StartTime.OK() && e.StartTime.V > h.start.V+1 ||
+		h.ended.OK() && e.Finished.OK() && e.Finished.V < h.ended.V
+	if e.StartTime.OK() {
+		h.start = e.StartTime
+	}
+	if e.Finished.OK() {
+		h.ended = e.Finished
+	}
+	return yes
 }
 
 func newHome(id string, n int) *home {

@@ -334,3 +334,28 @@ func TestRanksDoNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// An engine of several API servers does not tell when it started. That it counts anew
+// shows that it is another process, which may honour pins.
+func TestPinsAreTriedAnewWithoutAStartTime(t *testing.T) {
+	w := newRankWorld(t, 1, 2, testProfile(), Options{})
+	look := func(finished float64) {
+		w.now += 1e9
+		s := w.rankSnapshot()
+		s.Endpoints[0].Finished = fleet.Known(finished, w.now)
+		w.d.Observe(w.now, s, nil)
+	}
+	pin := func() string {
+		k, _, sends := w.d.Arrive(w.now, prompt(16, part{7, 160}), nil)
+		w.d.End(w.now, k, fleet.Outcome{Kind: fleet.OutcomeClientGone}, nil)
+		return sends[0].Pin
+	}
+	look(100)
+	w.d.homes["r-0"].check.verdict = PinsIgnored
+	if look(120); pin() != "" {
+		t.Error("the same process is asked for a rank again")
+	}
+	if look(3); pin() == "" {
+		t.Error("the new process is not asked for a rank")
+	}
+}
