@@ -54,7 +54,7 @@ var readMemories = sync.Pool{New: func() any { return &readMemory{in: bufio.NewR
 func newPlain(base, auth string, dial func(ctx context.Context, network, address string) (net.Conn, error)) *plain {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
-		strings.ContainsAny(auth, "\r\n") || !ascii(u.Host) {
+		strings.ContainsAny(auth, "\r\n") || !ascii(u.Host) || strings.Contains(u.Host, "%") { // a zone is not for the Host header
 		return nil
 	}
 	port := u.Port()
@@ -83,7 +83,7 @@ var plainGet = &http.Request{Method: http.MethodGet}
 // get asks for a target and returns the head of the answer. The caller reads the body
 // and closes it before the next get. All of it must be over by the given moment.
 func (c *plain) get(ctx context.Context, target string, by time.Time) (*http.Response, error) {
-	if c.nc != nil && time.Since(c.since) > keepAtMost {
+	if c.nc != nil && (time.Since(c.since) > keepAtMost || stirs(c.nc)) {
 		c.close()
 	}
 	reused := c.nc != nil

@@ -195,6 +195,57 @@ func TestPlainKeepsItsConnection(t *testing.T) {
 	}
 }
 
+// What a replica says behind an answer is not taken for the next one.
+func TestPlainReadsNoAnswerTwice(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	more := make(chan struct{})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for in := bufio.NewReader(c); ; {
+					req, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(req.URL.Path), req.URL.Path)
+					if req.URL.Path == "/one" {
+						<-more
+						io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n/extra")
+					}
+				}
+			}()
+		}
+	}()
+	p := newPlain("http://"+l.Addr().String(), "", (&net.Dialer{}).DialContext)
+	for _, target := range []string{"/one", "/two", "/three"} {
+		res, err := p.get(t.Context(), target, time.Now().Add(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || string(body) != target {
+			t.Errorf("%s: %q, %v", target, body, err)
+		}
+		if target == "/one" {
+			close(more)
+			for !stirs(p.nc) {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	p.close()
+}
+
 // An answer that does not come is judged slow, not dead, wherever it stops, and it is
 // not asked for again.
 func TestPlainIsPatientOnce(t *testing.T) {
@@ -227,7 +278,7 @@ func TestPlainEndsWithItsContext(t *testing.T) {
 
 // What it cannot do is left to http.Transport.
 func TestPlainLeaves(t *testing.T) {
-	for _, u := range []string{"https://a:1", "http://u:p@a", "a:1", "http://", "http://a?x=1", "http://b\u00fccher:1"} {
+	for _, u := range []string{"https://a:1", "http://u:p@a", "a:1", "http://", "http://a?x=1", "http://b\u00fccher:1", "http://[fe80::1%25eth0]:8000"} {
 		if newPlain(u, "", nil) != nil {
 			t.Errorf("%q is not for the plain client", u)
 		}
