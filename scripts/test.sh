@@ -35,6 +35,8 @@ for layer in "${layers[@]}"; do
 done
 
 passed=0 failed=0 skipped=0 rows=() start_all=$SECONDS
+# Results of an earlier run: a layer that is ended half way must not report them.
+for layer in "${layers[@]}"; do rm -f "build/test/$layer.result"; done
 
 # run LAYER leaves its exit code and the seconds it took in build/test/LAYER.result.
 run() {
@@ -47,7 +49,7 @@ run() {
 # report LAYER prints what became of it, behind its name.
 report() {
   local layer=$1 log=build/test/$1.log code=1 took=0 note state
-  read -r code took <"build/test/$1.result"
+  [ ! -e "build/test/$1.result" ] || read -r code took <"build/test/$1.result"
   note=$(grep -E '^LAYER: ' "$log" | tail -n 1 | sed 's/^LAYER: //')
   case $code in
     0) passed=$((passed + 1)); state=passed ;;
