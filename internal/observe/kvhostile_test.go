@@ -7,13 +7,17 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/penstock-project/penstock/internal/fleet"
 )
 
 // TestKVHostileSizes: sizes whose product overflows are no event.
@@ -93,6 +97,38 @@ func TestKVSourcesAreOwn(t *testing.T) {
 		srv.Close()
 		if err != nil || len(got) > 0 != want || want && got[0].replay != "" {
 			t.Errorf("%s: %+v %v", told, got, err)
+		}
+	}
+}
+
+// TestKVRanksAreTold: only the ports of ranks that a replica tells of are read. One rank
+// of a high number does not open all below it, which belong to others.
+func TestKVRanksAreTold(t *testing.T) {
+	r := NewKVReader(KVOptions{Mode: "tcp://127.0.0.1:5000"})
+	for _, c := range []struct {
+		notes fleet.Note
+		loads []fleet.Load
+		want  []int
+	}{
+		{0, nil, []int{0}},
+		{fleet.NoteRanks, []fleet.Load{{Rank: 0}, {Rank: 1}, {Rank: 2}}, []int{0, 1, 2}},
+		{fleet.NoteRanks, []fleet.Load{{Rank: 4}, {Rank: 5}}, []int{4, 5}}, // the second node of several
+		{fleet.NoteRanks, []fleet.Load{{Model: "a", Rank: 0}, {Model: "a", Rank: 200}, {Model: "b", Rank: 0}}, []int{0, 200}},
+		{fleet.NoteRanks, []fleet.Load{{Rank: 0}, {Rank: 70000}, {Rank: -1}}, []int{0}},
+		{0, []fleet.Load{{Model: "a", Rank: 3}, {Model: "b", Rank: 3}}, []int{0}},
+	} {
+		e := fleet.EndpointState{}
+		e.ScrapedAt, e.Notes, e.Loads = testNow, c.notes, c.loads
+		got, err := r.sources(t.Context(), &kvReader{base: "http://127.0.0.1:1", ranks: ranksOf(&e)})
+		var ranks []int
+		for _, s := range got {
+			ranks = append(ranks, s.rank)
+			if want := fmt.Sprintf("tcp://127.0.0.1:%d", 5000+s.rank); s.endpoint != want {
+				t.Errorf("rank %d at %s, want %s", s.rank, s.endpoint, want)
+			}
+		}
+		if err != nil || !slices.Equal(ranks, c.want) {
+			t.Errorf("%+v: ranks %v, %v, want %v", c.loads, ranks, err, c.want)
 		}
 	}
 }

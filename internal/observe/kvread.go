@@ -54,7 +54,7 @@ type KVReader struct {
 type kvReader struct {
 	id, base, model string
 	start           float64
-	ranks           int // behind its address; 0 unknown
+	ranks           []int // behind its address, ascending; nil unknown
 	stop            context.CancelFunc
 	states          map[int]KVState // by rank; guarded by KVReader.mu
 }
@@ -113,7 +113,7 @@ func (r *KVReader) Observe(s *fleet.Snapshot) {
 		seen[e.ID] = true
 		start, ranks := e.StartTime.Or(0), ranksOf(e)
 		old := r.readers[e.ID]
-		if old != nil && old.base == e.URL && (r.o.Mode == "auto" || ranks == 0 || ranks == max(1, old.ranks)) && (start == 0 || old.start == 0 || start <= old.start+1) {
+		if old != nil && old.base == e.URL && (r.o.Mode == "auto" || ranks == nil || slices.Equal(ranks, old.toRead())) && (start == 0 || old.start == 0 || start <= old.start+1) {
 			if old.start == 0 {
 				old.start = start
 			}
@@ -135,16 +135,32 @@ func (r *KVReader) Observe(s *fleet.Snapshot) {
 	}
 }
 
-// ranksOf is how many data-parallel ranks an endpoint tells of; 0: it does not tell.
-func ranksOf(e *fleet.EndpointState) int {
+// ranksOf lists the data-parallel ranks that an endpoint tells of, ascending; nil: it
+// does not tell. Only those: a number must not make us dial, or listen on, all ports
+// below it.
+func ranksOf(e *fleet.EndpointState) []int {
 	if e.ScrapedAt == 0 {
-		return 0
+		return nil
 	}
-	n := 1
+	if e.Notes&fleet.NoteRanks == 0 {
+		return []int{0}
+	}
+	var out []int
 	for i := range e.Loads {
-		n = max(n, e.Loads[i].Rank+1)
+		if r := e.Loads[i].Rank; r >= 0 && r < kvMostRanks {
+			out = append(out, r)
+		}
 	}
-	return min(n, kvMostRanks)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// toRead lists the ranks whose events are read: the first one's until more is known.
+func (k *kvReader) toRead() []int {
+	if len(k.ranks) == 0 {
+		return []int{0}
+	}
+	return k.ranks
 }
 
 // baseModel is the first model that is no adapter.
@@ -223,7 +239,7 @@ func (r *KVReader) sources(ctx context.Context, k *kvReader) ([]kvSource, error)
 	}
 	if r.o.Mode != "auto" {
 		var out []kvSource
-		for rank := range max(1, k.ranks) {
+		for _, rank := range k.toRead() {
 			out = append(out, sourceOf(rank, rankPort(r.o.Mode, rank), "", u.Hostname()))
 		}
 		return out, nil
