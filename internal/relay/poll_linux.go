@@ -208,10 +208,12 @@ func (p *poller) remove(fd int, gen uint32) {
 	p.end()
 }
 
-// end closes the set if nothing is to come; p.mu is held.
+// end closes the set if nothing is to come; p.mu is held, and it may be the goroutine of
+// the set itself that found so. Close waits for that goroutine to leave the set, and it
+// may be about to take p.mu: so another one waits. Nothing uses the set any more.
 func (p *poller) end() {
 	if p.shutAt && p.live == 0 {
-		p.f.Close()
+		go p.f.Close()
 	}
 }
 
