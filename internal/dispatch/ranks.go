@@ -247,6 +247,9 @@ func (d *Dispatch) slotAt(endpoint string, rank int) int32 {
 // endpoint for one candidate where this one sees ranks, or the other way round; -1:
 // none does. A request that names no rank goes to the one with the least.
 func (d *Dispatch) elsewhere(key uint64) int32 {
+	if len(d.homes) == 0 {
+		return -1
+	}
 	for i := range d.slots {
 		h := d.aux[i].home
 		if h == nil || h.key != key || d.aux[i].gone {
