@@ -51,9 +51,9 @@ type measured struct {
 }
 
 func works(s settings) []work {
-	long, warm := 3*time.Second, 500*time.Millisecond
-	if s.quick {
-		long, warm = 700*time.Millisecond, 150*time.Millisecond
+	long, warm, stream := 3*time.Second, 500*time.Millisecond, 3*time.Second
+	if s.quick { // all in a minute; streams need longer, as opening them counts as well
+		long, warm, stream = 400*time.Millisecond, 100*time.Millisecond, 700*time.Millisecond
 	}
 	all := []work{
 		// First, so that the memory that it takes is seen from a fresh process.
@@ -61,8 +61,8 @@ func works(s settings) []work {
 			skip: map[string]bool{"direct": true, "rawfloor": true, "penstock-portable": true, "penstock-boundary": true, "litellm": true}},
 		{name: "chat-2k", unit: "request", run: closed(8, chatRequests()), warm: warm, length: long},
 		{name: "chat-2k-open", unit: "request", run: open(500, chatRequests()), warm: warm, length: long},
-		{name: "sse-chunk", unit: "chunk", run: streams(50, 10*time.Millisecond), length: long},
-		{name: "sse-chunk-500", unit: "chunk", run: streams(500, 50*time.Millisecond), length: long, skip: map[string]bool{"litellm": true}},
+		{name: "sse-chunk", unit: "chunk", run: streams(50, 10*time.Millisecond), length: stream},
+		{name: "sse-chunk-500", unit: "chunk", run: streams(500, 50*time.Millisecond), length: stream, skip: map[string]bool{"litellm": true}},
 		{name: "prompt-400k", unit: "request", run: closed(4, longRequests()), warm: warm, length: long},
 	}
 	all = append(all, scaleWorks()...)
