@@ -34,7 +34,9 @@ for layer in "${layers[@]}"; do
   fi
 done
 
-passed=0 failed=0 skipped=0 rows=() start_all=$SECONDS
+passed=0 failed=0 skipped=0 rows=() broken=() start_all=$SECONDS
+# What a line of a log says that tells why its layer failed, in Go, Python and our scripts.
+faults='^ *(--- FAIL|FAIL|panic:|fatal error:|WARNING: DATA RACE|[A-Za-z.]*(Error|Exception)\b|MISSING|.*[A-Za-z_]+\.go:[0-9]+:([0-9]+:)? )'
 # Results of an earlier run: a layer that is ended half way must not report them.
 for layer in "${layers[@]}"; do rm -f "build/test/$layer.result"; done
 
@@ -59,8 +61,9 @@ report() {
   printf '%-8s %4ss  %s\n' "$state" "$took" "$note"
   rows+=("$(printf '%-12s %-8s %5ss  %s' "$layer" "$state" "$took" "$note")")
   if [ $state = FAILED ]; then
-    grep -nE '^(--- FAIL|FAIL|panic:|.*\.go:[0-9]+:[0-9]+: )' "$log" | head -n 40
+    grep -nE "$faults" "$log" | head -n 40
     tail -n 60 "$log"
+    broken+=("$layer")
   fi
 }
 
@@ -114,6 +117,11 @@ done
 echo
 echo "layer        result    time  note"
 printf '%s\n' "${rows[@]}"
+# Once more at the very end, which is what is left of a long output.
+for layer in "${broken[@]}"; do
+  echo "-- of $layer, which failed:"
+  grep -hE "$faults" "build/test/$layer.log" | cut -c1-300 | head -n 12 | grep . || tail -n 8 "build/test/$layer.log"
+done
 echo "total time $((SECONDS - start_all))s"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
