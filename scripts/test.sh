@@ -36,7 +36,7 @@ done
 
 passed=0 failed=0 skipped=0 rows=() broken=() start_all=$SECONDS
 # What a line of a log says that tells why its layer failed, in Go, Python and our scripts.
-faults='^ *(--- FAIL|FAIL|panic:|fatal error:|WARNING: DATA RACE|[A-Za-z.]*(Error|Exception)\b|MISSING|.*[A-Za-z_]+\.go:[0-9]+:([0-9]+:)? )'
+faults='^ *(--- FAIL|FAIL|panic:|fatal error:|WARNING: DATA RACE|[A-Za-z.]*(Error|Exception)\b|MISSING|[a-z/_]+\.go:[0-9]+:[0-9]+: )'
 # Results of an earlier run: a layer that is ended half way must not report them.
 for layer in "${layers[@]}"; do rm -f "build/test/$layer.result"; done
 
@@ -120,7 +120,7 @@ printf '%s\n' "${rows[@]}"
 # Once more at the very end, which is what is left of a long output.
 for layer in "${broken[@]}"; do
   echo "-- of $layer, which failed:"
-  grep -hE "$faults" "build/test/$layer.log" | cut -c1-300 | head -n 12 | grep . || tail -n 8 "build/test/$layer.log"
+  grep -hE -A 2 "$faults" "build/test/$layer.log" | cut -c1-300 | head -n 16 | grep . || tail -n 8 "build/test/$layer.log"
 done
 echo "total time $((SECONDS - start_all))s"
 echo "$passed passed, $failed failed, $skipped skipped"

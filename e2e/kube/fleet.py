@@ -165,9 +165,14 @@ def scaled_object(rig, least, trigger, **spec):
 
 
 def lead_of(f):
-    """Which of two Penstocks leads; the other one says that it does not."""
-    poll("one leads", lambda: sum("owner" not in f.record(i) for i in (0, 1)) == 1, every=0.2)
-    return 0 if "owner" not in f.record(0) else 1
+    """Which of two Penstocks leads. Both have spoken, and the other one names another Penstock:
+    one that has not spoken yet, or knows of no leader yet, tells nothing of who leads."""
+    def who():
+        said = [f.record(i) for i in (0, 1)]
+        if not all(x["hand"] for x in said):
+            return None
+        return [i for i in (0, 1) if "owner" not in said[i] and "another Penstock" in said[1 - i].get("owner", "")]
+    return poll("one leads, and the other one says so", who, every=0.2)[0]
 
 
 def kubectl(rig, *args):
