@@ -5,9 +5,11 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/sim"
 )
@@ -79,6 +81,9 @@ func printLoRA(w io.Writer, r *sim.LoRAReport) {
 		note := ""
 		if p.Thrash {
 			note = "thrash"
+		}
+		if n := p.Switched[dispatch.GuardAdapter.String()]; n > 0 {
+			note = strings.TrimSpace(fmt.Sprintf("%s affinity off %d times", note, n))
 		}
 		t.add(p.Policy, fmt.Sprintf("%.1f %%", 100*p.Resident), fmt.Sprintf("%.2f", p.Imbalance), fmt.Sprintf("%.1f", p.Loads),
 			fmt.Sprintf("%.1f", p.Evictions), milliText(p.TTFTMean), milliText(p.TTFTP99), note)

@@ -59,6 +59,9 @@ func printChoice(w io.Writer, r *route.Record) {
 		}
 	}
 	fmt.Fprintln(w)
+	if len(r.LeftOut) > 0 {
+		fmt.Fprintf(w, "   left out of the price: %s\n", strings.Join(r.LeftOut, ", "))
+	}
 	if r.Tie != nil && r.Tie.Candidates > 1 {
 		fmt.Fprintf(w, "   tie of %d candidates, decided by hash %s\n", r.Tie.Candidates, r.Tie.Key)
 	}

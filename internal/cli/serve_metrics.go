@@ -44,7 +44,7 @@ var fleetMetrics = []struct {
 	{"penstock_pool_queue_hold_seconds_total", "Time that those were held.", poolLabel},
 	{"penstock_pool_queue_longest_hold_seconds", "The longest that one was held since the start.", poolLabel},
 	{"penstock_pool_queue_overdue_requests_total", "Held requests that were sent because the bound on waiting was reached.", poolLabel},
-	{"penstock_pool_mechanism_off", "1 while a mechanism that may hold requests is off because it harmed.", []string{"pool", "mechanism"}},
+	{"penstock_pool_mechanism_off", "1 while a mechanism that may hold requests, or the affinity of LoRA adapters, is off because it harmed.", []string{"pool", "mechanism"}},
 	{"penstock_pool_mechanism_switched_off_total", "Times that it was switched off.", []string{"pool", "mechanism"}},
 	{"penstock_pool_leaked_requests_total", "In-flight counts that reconciliation wrote off.", poolLabel},
 	{"penstock_pool_snapshot_age_seconds", "Age of the last snapshot.", poolLabel},

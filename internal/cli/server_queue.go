@@ -12,8 +12,8 @@ import (
 // guardEvery is how often it is looked at whether a mechanism was switched off.
 const guardEvery = time.Second
 
-// followGuards says so in the log when a mechanism that may hold requests is switched
-// off because it harmed, and when it is tried again.
+// followGuards says so in the log when a mechanism that may hold requests, or keep them
+// from a replica, is switched off because it harmed, and when it is tried again.
 func (s *server) followGuards(ctx context.Context, lp *livePool) {
 	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()

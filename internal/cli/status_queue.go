@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/penstock-project/penstock/internal/console"
+	"github.com/penstock-project/penstock/internal/dispatch"
 )
 
 // printQueue says what the router's own queue does and how long it may hold a request.
@@ -15,14 +16,7 @@ func printQueue(w io.Writer, q *console.QueueState) {
 	if q == nil {
 		return
 	}
-	off := false
-	for i := range q.Guards {
-		if g := &q.Guards[i]; g.Off {
-			off = true
-			fmt.Fprintf(w, "%s OFF until %s: it cost %s to a first token where %s were predicted without it\n",
-				guardName(g.Name), g.Until.Local().Format(time.TimeOnly), milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
-		}
-	}
+	off := printGuards(w, q)
 	if !q.On {
 		if !off {
 			fmt.Fprintln(w, "queue off")
@@ -40,16 +34,38 @@ func printQueue(w io.Writer, q *console.QueueState) {
 	fmt.Fprintf(w, "held %s so far, %s on average, longest %s; nearest to its bound %s",
 		withCommas(int(q.Held)), milliOrDash(q.MeanMS), milliOrDash(q.LongestMS), percent(*q.NearestBound))
 	for i := range q.Guards {
-		if g := &q.Guards[i]; !g.Off && g.TTFTMS != nil && g.Requests >= 1 {
+		if g := &q.Guards[i]; !g.Off && g.TTFTMS != nil && g.Requests >= 1 && g.Name != dispatch.GuardAdapter.String() {
 			fmt.Fprintf(w, "  %s: first token after %s, without it %s", g.Name, milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
 		}
 	}
 	fmt.Fprintln(w)
 }
 
+// printGuards says which mechanisms are off, and what the affinity of adapters is worth.
+// It reports whether the queue, or what needs it, is off for that.
+func printGuards(w io.Writer, q *console.QueueState) bool {
+	off := false
+	for i := range q.Guards {
+		g := &q.Guards[i]
+		adapter := g.Name == dispatch.GuardAdapter.String()
+		switch {
+		case g.Off:
+			off = off || !adapter
+			fmt.Fprintf(w, "%s OFF until %s: it cost %s to a first token where %s were predicted without it\n",
+				guardName(g.Name), g.Until.Local().Format(time.TimeOnly), milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
+		case adapter && g.TTFTMS != nil && g.Requests >= 1:
+			fmt.Fprintf(w, "%s: first token after %s, without it %s\n", guardName(g.Name), milliOrDash(g.TTFTMS), milliOrDash(g.WithoutMS))
+		}
+	}
+	return off
+}
+
 func guardName(name string) string {
-	if name == "meet" {
+	switch name {
+	case dispatch.GuardMeet.String():
 		return "meeting of requests with one new beginning"
+	case dispatch.GuardAdapter.String():
+		return "affinity of adapters"
 	}
 	return name
 }

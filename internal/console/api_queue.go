@@ -22,7 +22,7 @@ type QueueState struct {
 	NearestBound *float64 `json:"nearest_bound"`
 	Stolen       uint64   `json:"stolen"`  // taken by a replica with room from another's queue
 	Overdue      uint64   `json:"overdue"` // sent because the bound was reached
-	// Guards measure each mechanism that may hold a request.
+	// Guards measure each mechanism that may hold a request, and the affinity of adapters.
 	Guards []GuardStatus `json:"guards"`
 }
 

@@ -32,6 +32,14 @@ type LiveGuard struct {
 	Times           int     // how often it was switched off
 }
 
+// finding is the code of what is said of it.
+func (g *LiveGuard) finding() string {
+	if g.Name == "adapter" {
+		return "affinity-harms"
+	}
+	return "queue-harms"
+}
+
 // LiveReplica is one replica of a LivePool. Ages and times are in seconds.
 type LiveReplica struct {
 	ID, Phase, Reason, ScrapeError string
@@ -120,10 +128,14 @@ func (p *LivePool) judge() []Finding {
 		out = append(out, f)
 	}
 	for _, g := range p.Off {
-		f := New("queue-harms", obj, "", 0)
+		f := New(g.finding(), obj, "", 0)
 		f.Evidence = []Evidence{Ev("ttft", g.TTFT, "ms"), Ev("without_it", g.WithoutIt, "ms"), Ev("requests", int(g.Requests), ""), Ev("switched_off", g.Times, "times")}
 		f.Message = fmt.Sprintf("%s is off because it harmed: requests had their first token after %.0f ms and were predicted to have it after %.0f ms without it", g.Name, g.TTFT, g.WithoutIt)
 		f.Remedy = "It is tried again by itself. Give the engine's real profile (penstock calibrate), or set route.queue: off."
+		if f.Code == "affinity-harms" {
+			f.Message = fmt.Sprintf("requests do not wait for the replica that has their LoRA adapter, because that harmed: they had their first token after %.0f ms and were predicted to have it after %.0f ms elsewhere", g.TTFT, g.WithoutIt)
+			f.Remedy = "It is tried again by itself. Give a profile of the engine whose lora_load is what a load takes there."
+		}
 		out = append(out, f)
 	}
 	if p.Leaked > 0 {

@@ -41,6 +41,9 @@ func TestLiveRules(t *testing.T) {
 		{"queue-harms", func(l *Live) {
 			l.Pools[0].Off = []LiveGuard{{Name: "queue", TTFT: 900, WithoutIt: 300, Requests: 60, Times: 1}}
 		}},
+		{"affinity-harms", func(l *Live) {
+			l.Pools[0].Off = []LiveGuard{{Name: "adapter", TTFT: 900, WithoutIt: 300, Requests: 120, Times: 2}}
+		}},
 		{"requests-refused", func(l *Live) { l.Pools[0].Refused = 100 }},
 		{"accounting-healed", func(l *Live) { l.Pools[0].Leaked = 1 }},
 		{"config-rejected", func(l *Live) { l.ConfigError = "penstock.yaml:3:1: unknown field" }},

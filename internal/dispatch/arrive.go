@@ -58,7 +58,11 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 			late.Round(time.Millisecond).String() + " after the deadline"}, out
 	}
 	d.rent(e, dec)
+	d.sways(e, dec)
 	led := d.led(i, dec)
+	if led >= 0 {
+		e.sway.noted = false // where it goes is another mechanism's doing
+	}
 	p := dec.Pick()
 	slot := dec.Chosen
 	e.work = d.workAt(e, slot, float64(p.Uncached))
@@ -166,6 +170,9 @@ func (d *Dispatch) question(e *entry) {
 	in.Engine = d.learned.coef
 	in.Context = d.learned.context(d.now, e.req.MaxTokens)
 	in.Context.Without = d.o.Without.Terms
+	if d.guards.of[GuardAdapter].off {
+		in.Context.Without |= route.TermAdapter.Only()
+	}
 	in.Bare, in.Blind = d.o.Bare, d.blind.ratio()
 	if d.snap != nil {
 		in.SnapshotVersion, in.SnapshotAt = d.snap.Version, d.snap.At
@@ -291,6 +298,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
 	e.predicted = d.afterSending(e, p)
+	d.foreload(e, slot, p)
 	d.noteHold(e)
 	d.charge(i, slot, e.req.Blocks)
 	d.warmed(i, false)

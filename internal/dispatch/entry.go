@@ -77,7 +77,10 @@ type entry struct {
 	apart     float64 // the same where it would have gone without a leader
 	spares    float64 // seconds that others are spared by its following
 	hoped     float64 // its work behind the leader, as predicted then
-	predicted float64 // seconds from sending to the first token
+	predicted float64 // seconds from sending to the first token, the load of its adapter apart
+	sway      sway    // where it would have gone but for its adapter
+	loads     bool    // its adapter is believed to be loaded for it
+	load      float64 // with loads: seconds believed for that; 0 where it waits for more
 
 	cached  int32   // tokens expected at the slot
 	fcfs    float64 // seconds that first come first served would have cost

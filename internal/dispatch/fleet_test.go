@@ -27,8 +27,9 @@ type world struct {
 	seq      uint64
 	events   []engine.Event
 	sends    []Send
-	ranks    int  // cores behind each address; 0: one
-	deaf     bool // engines ignore pins
+	ranks    int      // cores behind each address; 0: one
+	deaf     bool     // engines ignore pins
+	models   []string // that every replica lists; nil: "m"
 
 	finished  int
 	refused   int
@@ -80,6 +81,9 @@ func (w *world) snapshot() *fleet.Snapshot {
 		e := fleet.EndpointState{Endpoint: fleet.Endpoint{
 			ID: w.ids[i], URL: "http://" + w.ids[i], Phase: fleet.PhaseReady, Models: []string{"m"},
 		}}
+		if w.models != nil {
+			e.Models = w.models
+		}
 		e.Running = fleet.Known(float64(st.Running), w.now)
 		e.Waiting = fleet.Known(float64(st.Waiting), w.now)
 		e.KVTokens = fleet.Known(float64(w.p.KVTokens), w.now)
@@ -126,7 +130,7 @@ func (w *world) carry(sends []Send) {
 			for id, l := range w.live {
 				if l.req == s.Request {
 					l.ticket, l.core = s.Ticket, i
-					w.cores[i].Submit(w.now, engine.Seq{ID: id, Blocks: s.Request.Blocks, PromptTokens: s.Request.PromptTokens, OutputTokens: l.out})
+					w.cores[i].Submit(w.now, engine.Seq{ID: id, Blocks: s.Request.Blocks, PromptTokens: s.Request.PromptTokens, OutputTokens: l.out, Adapter: s.Request.Adapter})
 				}
 			}
 		}

@@ -24,12 +24,13 @@ type Guard uint8
 
 // Mechanisms.
 const (
-	GuardQueue Guard = iota // the router's own queue
-	GuardMeet               // requests of one new beginning wait for one another
-	NumGuards  = iota
+	GuardQueue   Guard = iota // the router's own queue
+	GuardMeet                 // requests of one new beginning wait for one another
+	GuardAdapter              // requests go where their LoRA adapter is
+	NumGuards    = iota
 )
 
-var guardNames = [NumGuards]string{"queue", "meet"}
+var guardNames = [NumGuards]string{"queue", "meet", "adapter"}
 
 func (g Guard) String() string {
 	if int(g) < len(guardNames) {
@@ -123,8 +124,11 @@ func (r *ratioOf) value(now fleet.Time) float64 {
 // guards measure a pool's mechanisms.
 type guards struct {
 	of   [NumGuards]guarded
-	sent ratioOf // from sending to the first token, all requests
+	sent ratioOf // from sending to the first token, all requests that load no adapter
 	held ratioOf // from arrival, requests that were held and follow none
+	// loads compares what loads of adapters took with what they were believed to take.
+	loads loadRatio
+	trial trial
 }
 
 // GuardState is what is known of one mechanism.
@@ -183,6 +187,9 @@ func (d *Dispatch) foresee(e *entry, slot int32, p *route.Candidate) {
 	if e.judged || e.waited || len(e.tried) > 0 || e.peer != 0 || !e.stream || d.isOver(e) {
 		return
 	}
+	if e.req.Adapter != "" && d.guards.of[GuardAdapter].off && d.cold[slot] {
+		return // the load is not foreseen
+	}
 	e.judged = true
 	e.own = p.OwnMS / 1e3
 	last := *p
@@ -212,15 +219,28 @@ func (d *Dispatch) judge(e *entry) {
 		return
 	}
 	g := &d.guards
-	g.sent.add(d.now, d.now.Seconds(e.sentAt), e.predicted)
-	if !e.judged || d.isOver(e) {
+	switch took := d.now.Seconds(e.sentAt); {
+	case !e.loads:
+		g.sent.add(d.now, took, e.predicted)
+	case e.load > 0:
+		g.loads.add(d.now, took-e.predicted*g.sent.value(d.now), e.load)
+	}
+	if d.isOver(e) {
+		return
+	}
+	bias := g.sent.value(d.now)
+	if e.held > 0 {
+		bias = g.held.value(d.now)
+	}
+	d.judgeSway(e, bias)
+	if !e.judged {
 		return
 	}
 	got := d.now.Seconds(e.arrived)
 	if e.follows {
 		// Where the leader left less than was hoped, the replica did more work.
 		d.weighGuard(GuardMeet, got+max(0, e.work-e.hoped), e.apart*g.held.value(d.now)+e.spares)
-	} else if e.own > 0 {
+	} else if e.own > 0 && !e.loads {
 		g.held.add(d.now, got, e.own)
 	}
 	d.weighGuard(GuardQueue, got, e.would*g.sent.value(d.now))

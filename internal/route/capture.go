@@ -84,6 +84,7 @@ func (c *Capture) Record() *Record {
 			r.PredictedTTFTMS = ms(d.PredictedTTFTMS)
 			r.Pressure = number(d.Context.Pressure)
 			r.Engine = engineModel(d)
+			r.LeftOut = d.Context.Without.Names()
 		}
 	}
 	if s := &d.Shadow; s.Policy != "" {

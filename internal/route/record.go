@@ -30,12 +30,15 @@ type Record struct {
 	Candidates      []PricedEndpoint `json:"candidates"`
 	// CandidatesOmitted counts candidates left out of a large fleet's record; the
 	// cheapest ones and the chosen one are always in.
-	CandidatesOmitted int          `json:"candidates_omitted,omitempty"`
-	WouldChangeIf     []string     `json:"would_change_if"`
-	Shadow            *Shadow      `json:"shadow,omitempty"`   // what route.shadow would have picked
-	Pressure          *float64     `json:"pressure,omitempty"` // requests expected per request in service
-	Engine            *EngineModel `json:"engine,omitempty"`
-	Outcome           *Result      `json:"outcome,omitempty"` // nil while the request runs, and in a preview
+	CandidatesOmitted int      `json:"candidates_omitted,omitempty"`
+	WouldChangeIf     []string `json:"would_change_if"`
+	// LeftOut names terms that were left out of the price: they were found to harm, or a
+	// measurement leaves them out.
+	LeftOut  []string     `json:"left_out,omitempty"`
+	Shadow   *Shadow      `json:"shadow,omitempty"`   // what route.shadow would have picked
+	Pressure *float64     `json:"pressure,omitempty"` // requests expected per request in service
+	Engine   *EngineModel `json:"engine,omitempty"`
+	Outcome  *Result      `json:"outcome,omitempty"` // nil while the request runs, and in a preview
 }
 
 // Shadow is the pick of a policy without effect.

@@ -54,6 +54,17 @@ func (t Term) Only() Terms { return 1 << t }
 // Has reports whether t is in the set.
 func (s Terms) Has(t Term) bool { return s&(1<<t) != 0 }
 
+// Names returns the names of the terms in the set, in their order; nil for none.
+func (s Terms) Names() []string {
+	var out []string
+	for t := range Term(NumTerms) {
+		if s.Has(t) {
+			out = append(out, t.String())
+		}
+	}
+	return out
+}
+
 // Drop says why an endpoint was not a candidate. DropNone means that it was one.
 type Drop uint8
 

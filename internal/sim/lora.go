@@ -55,6 +55,8 @@ type LoRARun struct {
 	Thrash    bool    `json:"thrash"` // more loads than the bound
 	TTFTMean  float64 `json:"ttft_mean_ms"`
 	TTFTP99   float64 `json:"ttft_p99_ms"`
+	// Switched counts, by mechanism, how often it was found to harm and was off for a while.
+	Switched map[string]uint64 `json:"switched_off,omitempty"`
 }
 
 // LoRASchema names the schema of LoRAReport.
@@ -111,7 +113,7 @@ func AskLoRA(s LoRASpec) (LoRAReport, error) {
 		run := LoRARun{
 			Policy: c.Name, Resident: 1 - float64(res.AdapterLoads)/float64(max(1, res.Requests)), Imbalance: res.Imbalance,
 			Loads: float64(res.AdapterLoads) / minutes, Evictions: float64(res.AdapterEvictions) / minutes,
-			TTFTMean: res.TTFTMean, TTFTP99: res.TTFTP99,
+			TTFTMean: res.TTFTMean, TTFTP99: res.TTFTP99, Switched: res.Switched,
 		}
 		run.Thrash = 1-run.Resident > thrashFactor*(1-r.Ceiling.SharedLRU)
 		r.Policies = append(r.Policies, run)

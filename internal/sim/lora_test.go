@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/engine"
 )
 
@@ -60,6 +61,11 @@ func TestLoRAPlacement(t *testing.T) {
 	if ours.Resident <= r.Ceiling.SharedLRU || ours.Resident > r.Ceiling.Clairvoyant {
 		t.Errorf("resident %.3f; one LRU over all slots has %.3f, one that knows the future %.3f", ours.Resident, r.Ceiling.SharedLRU, r.Ceiling.Clairvoyant)
 	}
+	for _, p := range r.Policies {
+		if len(p.Switched) > 0 {
+			t.Errorf("%s: switched off %v", p.Policy, p.Switched)
+		}
+	}
 	if without := r.Policies[2]; without.Resident >= ours.Resident-0.2 {
 		t.Errorf("without the adapter's term %.3f are resident, with it %.3f", without.Resident, ours.Resident)
 	}
@@ -68,5 +74,29 @@ func TestLoRAPlacement(t *testing.T) {
 	}
 	if ours.TTFTMean > random.TTFTMean/4 || ours.Loads > random.Loads/2 {
 		t.Errorf("mean TTFT %.0f ms, random %.0f ms; loads %.1f and %.1f a replica and minute", ours.TTFTMean, random.TTFTMean, ours.Loads, random.Loads)
+	}
+}
+
+// Affinity that helps is never switched off, however long loads take.
+func TestLoRAAffinityStaysOn(t *testing.T) {
+	p, _ := engine.Lookup("llama-3.1-8b-rtxpro6000")
+	ours := LoRAContenders()[:2]
+	for _, s := range []LoRASpec{
+		{Slots: 4, Use: 0.3, Load: 0.01},
+		{Slots: 4, Use: 0.6, Load: 0.05},
+		{Slots: 8, Use: 0.8, Load: 0.05},
+		{Slots: 8, Use: 0.3, Load: 0.3},
+	} {
+		s.Profile, s.Replicas, s.Adapters, s.Zipf, s.Requests, s.Seed, s.Policies = p, 8, 400, 1.1, 3000, 5, ours
+		r, err := AskLoRA(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range r.Policies {
+			t.Logf("%d slots, use %g, load %g s, %s: resident %.3f, mean TTFT %.0f ms", s.Slots, s.Use, s.Load, p.Policy, p.Resident, p.TTFTMean)
+			if p.Switched[dispatch.GuardAdapter.String()] > 0 {
+				t.Errorf("%d slots, use %g, load %g s, %s: switched off %v", s.Slots, s.Use, s.Load, p.Policy, p.Switched)
+			}
+		}
 	}
 }

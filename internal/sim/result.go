@@ -41,6 +41,10 @@ type Result struct {
 	Held             int     `json:"held"` // requests that waited in the router's queue
 	MaxHeld          float64 `json:"max_held_ms"`
 
+	// Switched counts, by mechanism, how often routers found that it harmed and
+	// switched it off for a while.
+	Switched map[string]uint64 `json:"switched_off,omitempty"`
+
 	// The router's view beside the truth.
 	PredictedHit  float64 `json:"predicted_hit_ratio"` // expected at the pick
 	InFlightError float64 `json:"in_flight_error"`     // mean difference to the replicas, a replica

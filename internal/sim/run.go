@@ -422,6 +422,16 @@ func (r *run) finish() Result {
 	r.m.failed += r.active
 	res := r.m.result(r.now.Seconds(epoch))
 	res.Policy = r.routers[0].d.Policy()
+	for i := range r.routers {
+		for _, g := range r.routers[i].d.Totals(r.now).Guards {
+			if g.Switched > 0 {
+				if res.Switched == nil {
+					res.Switched = map[string]uint64{}
+				}
+				res.Switched[g.Name] += g.Switched
+			}
+		}
+	}
 	sum, most, n := 0.0, 0.0, 0
 	for i := range r.replicas {
 		p := &r.replicas[i]
