@@ -100,3 +100,18 @@ func TestLoRAAffinityStaysOn(t *testing.T) {
 		}
 	}
 }
+
+// Where adapters want more places than there are, the queue leaves the order to the
+// engine, which lets those pass whose adapter runs.
+func TestLoRAQueueDoesNotStarve(t *testing.T) {
+	p, _ := engine.Lookup("llama-3.1-8b-rtxpro6000")
+	r, err := AskLoRA(LoRASpec{Profile: p, Replicas: 4, Slots: 2, Adapters: 30, Zipf: 1.18, Use: 0.5, Requests: 6000, Seed: 1, Policies: LoRAContenders()[:2]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, direct := r.Policies[0], r.Policies[1]
+	t.Logf("with the queue %+v, without %+v", queue, direct)
+	if queue.TTFTMean > 1.1*direct.TTFTMean {
+		t.Errorf("mean TTFT %.0f ms with the queue, %.0f ms without", queue.TTFTMean, direct.TTFTMean)
+	}
+}
