@@ -68,8 +68,12 @@ func (d *Dispatch) fits(i, slot int32, p *route.Candidate) bool {
 // adapters that the replica has room for, it does: what is short there are places for
 // adapters, and the engine lets those pass whose adapter runs. With few of them in its own
 // line it would have to wait for one to end, and a mean time to first token of 5 s became
-// one of 355 s.
+// one of 355 s. Neither is anything held for a replica whose ranks cannot be asked for: it
+// has several engines, of which each may idle while the others have plenty.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
+	if d.aux[slot].several {
+		return true // what one of them has to do says nothing of the others
+	}
 	if d.entries[i].req.Adapter != "" && d.adapterBusy(slot) {
 		return true
 	}

@@ -68,7 +68,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 		d.dropAdapters(i)
 		a.speed = speed{since: d.now, slowAt: d.now, paced: d.now}
 	}
-	s.State, a.url = e, e.URL
+	s.State, a.url, a.several = e, e.URL, severalRanks(e)
 	s.Drop = phaseDrop(&e.Endpoint)
 	p := &d.o.Profile
 	s.KVTokens = e.KVTokens.Or(float64(p.KVTokens))

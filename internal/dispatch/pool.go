@@ -98,6 +98,7 @@ type slot struct {
 	peers   int32        // requests of other routers in flight there
 	theirs  *peerQueue   // what other routers hold for it; nil: never any
 	url     string
+	several bool  // the endpoint is one candidate and tells of several ranks
 	home    *home // nil: the endpoint is one candidate
 	rank    int32 // at home
 

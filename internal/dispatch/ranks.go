@@ -71,6 +71,20 @@ func ranksTold(e *fleet.EndpointState) int {
 	return max(1, n)
 }
 
+// severalRanks reports whether a row tells of several ranks; that of a single rank does
+// not.
+func severalRanks(e *fleet.EndpointState) bool {
+	if e.Notes&fleet.NoteRanks == 0 {
+		return false
+	}
+	for i := range e.Loads {
+		if e.Loads[i].Rank != e.Loads[0].Rank {
+			return true
+		}
+	}
+	return false
+}
+
 // homeOf returns the home of an endpoint whose ranks are candidates; nil where the
 // endpoint is one candidate.
 func (d *Dispatch) homeOf(e *fleet.EndpointState) *home {
