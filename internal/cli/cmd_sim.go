@@ -201,6 +201,8 @@ type compareFlags struct {
 	kind                  string
 	rate, share           float64
 	replicas, kvTokens    int
+	ranks                 int
+	rankKind              string
 	profile               string
 	speedup               float64
 	factor, requests      int
@@ -223,10 +225,16 @@ a simulated fleet under our picker and those of the field.
 
 --signals says what the router can know: own (its own index, corrected by usage),
 events (exact KV events), lossy-events, text (half of the prompts recognised only in
-part), and after a colon the seconds between scrapes, such as own:1.`,
+part), and after a colon the seconds between scrapes, such as own:1.
+
+--ranks gives each replica so many data-parallel ranks behind its address, each an
+engine of its own. --rank-kind says what they do: pinned, a request is served at the
+rank that it names; deaf, the replica takes the rank that has least to do; total, it
+tells the sums of its ranks only, so nobody names one.`,
 		Example: `  penstock sim compare --trace conversation_trace.jsonl --replicas 8 --speedup 2
   penstock sim compare --journal decisions.jsonl --policy penstock --policy random
-  penstock sim compare --workload agent --rate 4 --replicas 4 -o json`,
+  penstock sim compare --workload agent --rate 4 --replicas 4 -o json
+  penstock sim compare --workload chat --rate 12 --replicas 3 --ranks 4 --rank-kind deaf`,
 		Args: noArgs,
 	}
 	out := outputFlag(c, "table", "json")
@@ -239,7 +247,9 @@ part), and after a colon the seconds between scrapes, such as own:1.`,
 	fl.Float64Var(&f.rate, "rate", 0, "synthetic traffic: mean requests a second")
 	fl.Float64Var(&f.share, "share", 0, "synthetic traffic: part of the prompt tokens that an earlier prompt begins with")
 	fl.IntVar(&f.replicas, "replicas", 8, "replicas of the fleet")
-	fl.IntVar(&f.kvTokens, "kv-tokens", 0, "KV memory of a replica in tokens (default: the profile's)")
+	fl.IntVar(&f.ranks, "ranks", 1, "data-parallel ranks of a replica")
+	fl.StringVar(&f.rankKind, "rank-kind", "pinned", "with --ranks: pinned, deaf or total")
+	fl.IntVar(&f.kvTokens, "kv-tokens", 0, "KV memory of a replica, or of each rank, in tokens (default: the profile's)")
 	fl.StringVar(&f.profile, "profile", "qwen3-32b-2xh100", "engine profile of the replicas: a built-in name or a file")
 	fl.Float64Var(&f.speedup, "speedup", 1, "play the trace's clock so many times faster")
 	fl.IntVar(&f.factor, "factor", 1, "lay so many shifted copies of the trace over each other")
@@ -271,6 +281,9 @@ func (f *compareFlags) check() error {
 	if f.replicas < 1 || f.replicas > 1000 || f.routers < 1 || f.routers > 64 || f.jobs < 1 || !onOff(f.exchange) {
 		return usagef("", "--replicas must be 1 to 1000, --routers 1 to 64, --jobs at least 1, --exchange on or off")
 	}
+	if f.ranks < 1 || f.ranks > 64 || f.ranks*f.replicas > 4096 {
+		return usagef("", "--ranks must be 1 to 64, and 4096 at most in the whole fleet")
+	}
 	if f.kvTokens < 0 || f.requests < 0 || f.factor < 1 || !(f.speedup > 0) {
 		return usagef("", "--kv-tokens and --requests must not be negative, --factor must be at least 1, --speedup more than 0")
 	}
@@ -294,7 +307,7 @@ func (f *compareFlags) config(blockTokens int) (sim.Config, error) {
 	if p.KVTokens < 2*blockTokens {
 		return sim.Config{}, usagef("", "--kv-tokens must hold at least two blocks of %d tokens", blockTokens)
 	}
-	c := sim.Config{Profile: p, Replicas: f.replicas, Routers: f.routers, Exchange: f.exchange == "on", Seed: f.seed}
+	c := sim.Config{Profile: p, Replicas: f.replicas, Ranks: f.ranks, Routers: f.routers, Exchange: f.exchange == "on", Seed: f.seed}
 	kind, every, _ := strings.Cut(f.signals, ":")
 	found := false
 	for k := sim.IndexOwn; k <= sim.IndexText; k++ {
@@ -305,6 +318,11 @@ func (f *compareFlags) config(blockTokens int) (sim.Config, error) {
 	if !found {
 		return sim.Config{}, usagef("", "--signals %q is unknown; use own, events, lossy-events or text, such as own:1", f.signals)
 	}
+	k, err := sim.ParseRankKind(f.rankKind)
+	if err != nil {
+		return sim.Config{}, usagef("", "--rank-kind: %v", err)
+	}
+	c.RankKind = k
 	if every != "" {
 		s, err := strconv.ParseFloat(every, 64)
 		if err != nil || !(s >= 0.01 && s <= 3600) {

@@ -66,8 +66,12 @@ func printRatios(w io.Writer, name string, x *sim.Ratios) {
 
 // printCompare writes a comparison for people.
 func printCompare(w io.Writer, r *sim.Comparison) {
-	fmt.Fprintf(w, "%s: %s requests on %d x %s, %s KV tokens each, index %s\n\n",
-		r.Trace, withCommas(r.Requests), r.Replicas, r.Engine, withCommas(r.KVTokens), r.Index)
+	ranks := ""
+	if r.Ranks > 1 {
+		ranks = fmt.Sprintf(" of %d ranks (%s)", r.Ranks, r.RankKind)
+	}
+	fmt.Fprintf(w, "%s: %s requests on %d x %s%s, %s KV tokens each, index %s\n\n",
+		r.Trace, withCommas(r.Requests), r.Replicas, r.Engine, ranks, withCommas(r.KVTokens), r.Index)
 	fmt.Fprintf(w, "%-16s %10s %10s %10s %9s %7s %7s %9s %6s\n", "policy", "TTFT mean", "p99", "E2E mean", "TPOT", "hits", "SLO", "imbalance", "failed")
 	for _, name := range r.Order {
 		x := r.Policies[name]

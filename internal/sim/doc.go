@@ -71,6 +71,10 @@ type Signals struct {
 type Config struct {
 	Profile  engine.Profile
 	Replicas int
+	// Ranks is how many data-parallel ranks a replica has, each with an engine of the
+	// profile, behind one address; 0 means 1. At most 128.
+	Ranks    int
+	RankKind RankKind
 	// Absent replicas are not there until a ChangeStart.
 	Absent  []int
 	Changes []Change // ordered by At
@@ -115,7 +119,7 @@ func (c Config) withDefaults() Config {
 	if c.Policy == nil {
 		c.Policy = func(uint64) route.Policy { return route.Penstock() }
 	}
-	c.Routers = max(c.Routers, 1)
+	c.Routers, c.Ranks = max(c.Routers, 1), max(c.Ranks, 1)
 	c.Exchange = c.Exchange && c.Routers > 1
 	if c.BlockTokens <= 0 {
 		c.BlockTokens = 4 * c.Profile.BlockTokens

@@ -15,7 +15,7 @@ const lostEvents = 0.05
 // replica is one engine replica of the run.
 type replica struct {
 	id       string
-	core     *engine.Core
+	turn     int  // rank that its own balancer looks at first
 	up       bool // takes requests
 	absent   bool // not in the snapshot at all
 	draining bool
@@ -45,7 +45,7 @@ func (r *run) apply(c Change) {
 // drained takes a draining replica away once the routers know and it has nothing
 // left to do.
 func (r *run) drained(i int) {
-	if p := &r.replicas[i]; p.draining && p.told && p.core.Next() == fleet.Never {
+	if p := &r.replicas[i]; p.draining && p.told && r.idle(i) {
 		p.up, p.draining, p.absent = false, false, true
 		r.joined = true
 	}
@@ -55,13 +55,16 @@ func (r *run) drained(i int) {
 // the others' clients send them again.
 func (r *run) die(i int) {
 	p := &r.replicas[i]
-	p.preempted += p.core.Stats(r.now).Preemptions
 	p.up, p.draining = false, false
-	p.core.Reset(r.now)
-	lost := p.core.Advance(r.now, nil)
-	r.wheel.set(i, p.core.Next())
-	if r.c.fed() {
-		r.publish(i)
+	var lost []engine.Event
+	for k, c := range r.coresOf(i) {
+		p.preempted += c.Stats(r.now).Preemptions
+		c.Reset(r.now)
+		lost = c.Advance(r.now, lost)
+		r.wheel.set(i*r.c.Ranks+k, c.Next())
+		if r.c.fed() {
+			r.publish(i*r.c.Ranks + k)
+		}
 	}
 	for _, e := range lost {
 		n := int32(e.Seq)
@@ -84,16 +87,16 @@ func (r *run) die(i int) {
 	}
 }
 
-// publish feeds the KV events of a replica to the routers' indexes.
-func (r *run) publish(i int) {
-	r.changes = r.replicas[i].core.TakeBlockChanges(r.changes[:0])
+// publish feeds the KV events of an engine core to the routers' indexes.
+func (r *run) publish(core int) {
+	r.changes = r.cores[core].TakeBlockChanges(r.changes[:0])
 	for _, c := range r.changes {
 		if r.c.Index == IndexLossyEvents && c.Kind != engine.BlocksCleared && r.noise.Float64() < lostEvents {
 			continue
 		}
 		for k := range r.routers {
 			rt := &r.routers[k]
-			slot := rt.slots[i]
+			slot := rt.slots[core]
 			if slot < 0 {
 				continue
 			}
@@ -128,6 +131,9 @@ func (r *run) scrape() {
 		e.Endpoint = fleet.Endpoint{
 			ID: p.id, URL: p.id, Rank: -1, Since: p.started, Phase: fleet.PhaseReady, Models: r.models,
 		}
+		if r.c.Ranks > 1 {
+			e.Engine = "vllm"
+		}
 		switch {
 		case p.draining:
 			e.Phase = fleet.PhaseDraining
@@ -135,16 +141,20 @@ func (r *run) scrape() {
 			e.Phase = fleet.PhaseFailed
 		}
 		if p.up && (r.c.Signals.Missing == 0 || r.noise.Float64() >= r.c.Signals.Missing) {
-			r.signals(p)
+			if r.c.Ranks > 1 {
+				r.rankSignals(i, p)
+			} else {
+				p.last = r.signalsOf(r.cores[i], p)
+			}
 		}
 		e.Signals = p.last
 	}
 	r.pending = s
 }
 
-// signals reads the replica's metrics into p.last.
-func (r *run) signals(p *replica) {
-	s := p.core.Stats(r.now)
+// signalsOf reads the metrics of one of a replica's engine cores.
+func (r *run) signalsOf(c *engine.Core, p *replica) fleet.Signals {
+	s := c.Stats(r.now)
 	at := func(v float64) fleet.Value { return fleet.Known(v, r.now) }
 	gauge := func(v float64) fleet.Value {
 		if r.c.Signals.Noise > 0 {
@@ -152,7 +162,7 @@ func (r *run) signals(p *replica) {
 		}
 		return at(v)
 	}
-	p.last = fleet.Signals{
+	return fleet.Signals{
 		Running: gauge(float64(s.Running)), Waiting: gauge(float64(s.Waiting - s.Deferred)), Deferred: at(float64(s.Deferred)),
 		KVUsage: gauge(s.KVUsage()), KVTokens: at(float64(s.KVTokens)), BlockSize: at(float64(r.c.Profile.BlockTokens)),
 		PromptTokens: at(float64(s.PromptTokens)), OutputTokens: at(float64(s.OutputTokens)),
@@ -205,9 +215,10 @@ func (r *run) compare() {
 			rt.slots[i] = -1
 		}
 		rt.rows = rt.d.Ledger(r.now, rt.rows[:0])
-		for _, row := range rt.rows {
+		for j := range rt.rows {
+			row := &rt.rows[j]
 			i := number(row.Endpoint[1:])
-			rt.slots[i] = row.Slot
+			r.noteSlots(rt, int(i), row)
 			if int(i) < len(have) {
 				have[i] += int32(row.InFlight)
 			}
@@ -215,14 +226,17 @@ func (r *run) compare() {
 	}
 	for i := range min(len(r.replicas), len(have)) {
 		if p := &r.replicas[i]; p.up {
-			s := p.core.Stats(r.now)
-			r.m.diff += math.Abs(float64(int(have[i]) - s.Running - s.Waiting))
+			for _, c := range r.coresOf(i) {
+				s := c.Stats(r.now)
+				have[i] -= int32(s.Running + s.Waiting)
+			}
+			r.m.diff += math.Abs(float64(have[i]))
 			r.m.diffs++
 		}
 	}
 }
 
-// wheel is a binary heap over the replicas by when they have something to do; the
+// wheel is a binary heap over the engine cores by when they have something to do; the
 // lower number first among equals.
 type wheel struct {
 	at    []fleet.Time
@@ -238,7 +252,7 @@ func (w *wheel) init(n int) {
 	}
 }
 
-func (w *wheel) top() (replica int, at fleet.Time) {
+func (w *wheel) top() (core int, at fleet.Time) {
 	if len(w.heap) == 0 {
 		return 0, fleet.Never
 	}
@@ -249,9 +263,9 @@ func (w *wheel) less(a, b int32) bool {
 	return w.at[a] < w.at[b] || w.at[a] == w.at[b] && a < b
 }
 
-func (w *wheel) set(replica int, at fleet.Time) {
-	w.at[replica] = at
-	k := w.place[replica]
+func (w *wheel) set(core int, at fleet.Time) {
+	w.at[core] = at
+	k := w.place[core]
 	for k > 0 {
 		up := (k - 1) / 2
 		if !w.less(w.heap[k], w.heap[up]) {

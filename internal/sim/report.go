@@ -121,6 +121,8 @@ type Comparison struct {
 	Trace    string            `json:"trace,omitempty"`
 	Requests int               `json:"requests"`
 	Replicas int               `json:"replicas"`
+	Ranks    int               `json:"ranks,omitempty"`     // of each replica; 0: one
+	RankKind string            `json:"rank_kind,omitempty"` // what they tell and do, with Ranks
 	Engine   string            `json:"engine"`
 	KVTokens int               `json:"kv_tokens"`
 	Index    string            `json:"index"`
@@ -141,6 +143,9 @@ func Compare(c Config, requests int, contenders []Contender, results []Result) C
 	out := Comparison{
 		Schema: CompareSchema, Requests: requests, Replicas: c.Replicas, Engine: c.Profile.Name,
 		KVTokens: c.Profile.KVTokens, Index: c.Index.String(), Seed: c.Seed, Policies: map[string]Result{},
+	}
+	if c.Ranks > 1 {
+		out.Ranks, out.RankKind = c.Ranks, c.RankKind.String()
 	}
 	ours, best := -1, -1
 	for i, p := range contenders {

@@ -25,9 +25,9 @@ type Result struct {
 	TPOT      float64 `json:"tpot_ms"`   // mean time between later tokens, over requests
 	HitRatio  float64 `json:"hit_ratio"` // of prompt tokens, as the replicas found it
 	SLOShare  float64 `json:"slo_share"` // of all requests
-	Imbalance float64 `json:"imbalance"` // busy time of the busiest replica over the mean
-	// Crowding is the number of requests at the fullest replica over the mean, in
-	// the mean over the run while there are at least two a replica.
+	Imbalance float64 `json:"imbalance"` // busy time of the busiest replica, or rank, over the mean
+	// Crowding is the number of requests at the fullest replica, or rank, over the mean,
+	// in the mean over the run while there are at least two at each.
 	Crowding   float64 `json:"crowding"`
 	Throughput float64 `json:"requests_per_s"`
 	OutputRate float64 `json:"output_tokens_per_s"`
@@ -44,6 +44,9 @@ type Result struct {
 	// Switched counts, by mechanism, how often routers found that it harmed and
 	// switched it off for a while.
 	Switched map[string]uint64 `json:"switched_off,omitempty"`
+
+	// Ranks is nil where replicas have one rank each.
+	Ranks *RankResult `json:"ranks,omitempty"`
 
 	// The router's view beside the truth.
 	PredictedHit  float64 `json:"predicted_hit_ratio"` // expected at the pick

@@ -31,6 +31,8 @@ type run struct {
 	noise   *workload.Rand // of signals and events
 
 	replicas []replica
+	cores    []*engine.Core // of the ranks of each replica
+	ranks    RankResult
 	byID     []int    // replicas in the order of their IDs
 	models   []string // that every replica serves
 	wheel    wheel
@@ -60,7 +62,7 @@ type run struct {
 type router struct {
 	d     *dispatch.Dispatch
 	index *prefix.Index
-	slots []int32 // slot of each replica, -1 unknown
+	slots []int32 // slot of each engine core, -1 unknown
 	sends []dispatch.Send
 	rows  []dispatch.EndpointLoad
 }
@@ -73,6 +75,7 @@ type flight struct {
 	router  int
 	ticket  dispatch.Ticket
 	replica int // -1: not sent
+	core    int // with replica: the engine core that has it
 	arrived fleet.Time
 	first   fleet.Time // 0: none yet
 	expect  int        // cached tokens that the router expected
@@ -107,16 +110,18 @@ func (r *run) start() {
 	for i := range r.c.Replicas {
 		p := replica{
 			id: "r" + strconv.Itoa(i), up: !absent[i], absent: absent[i], started: r.now,
-			core: engine.NewCore(r.c.Profile, engine.CoreOptions{BlockEvents: r.c.fed()}),
 		}
 		r.replicas = append(r.replicas, p)
+		for range r.c.Ranks {
+			r.cores = append(r.cores, engine.NewCore(r.c.Profile, engine.CoreOptions{BlockEvents: r.c.fed()}))
+		}
 	}
 	for i := range r.replicas {
 		r.byID = append(r.byID, i)
 	}
 	sort.Slice(r.byID, func(a, b int) bool { return r.replicas[r.byID[a]].id < r.replicas[r.byID[b]].id })
 	r.models = append([]string{r.c.Profile.Model}, r.traffic.adapters()...)
-	r.wheel.init(r.c.Replicas)
+	r.wheel.init(len(r.cores))
 	for i := range r.c.Routers {
 		seed := r.c.Seed + uint64(i)*0x9e3779b97f4a7c15
 		x := prefix.NewIndex(prefix.Options{Events: r.c.fed()})
@@ -128,7 +133,7 @@ func (r *run) start() {
 		if r.c.Exchange {
 			d.SetRank(i, r.c.Routers)
 		}
-		r.routers = append(r.routers, router{d: d, index: x, slots: make([]int32, r.c.Replicas)})
+		r.routers = append(r.routers, router{d: d, index: x, slots: make([]int32, len(r.cores))})
 	}
 	r.joined = true
 	r.scrape()
@@ -157,7 +162,7 @@ func (r *run) step() bool {
 	if r.change < len(r.c.Changes) {
 		change = epoch + r.c.Changes[r.change].At
 	}
-	replica, engineAt := r.wheel.top()
+	core, engineAt := r.wheel.top()
 	if r.active == 0 && arrival == fleet.Never && change == fleet.Never {
 		return false
 	}
@@ -171,7 +176,7 @@ func (r *run) step() bool {
 	case parcelAt:
 		r.hear()
 	case engineAt:
-		r.advance(replica)
+		r.advance(core)
 	case change:
 		r.change++
 		r.apply(r.c.Changes[r.change-1])
@@ -278,12 +283,13 @@ func (r *run) send(router int, sends []dispatch.Send) {
 			r.retry(n, fleet.OutcomeConnectError)
 			continue
 		}
-		f.replica, f.stream, f.seen = int(i), false, 0
+		k := r.coreFor(int(i), s.Pin)
+		f.replica, f.core, f.stream, f.seen = int(i), k, false, 0
 		turn := f.item.Request()
-		p.core.Submit(r.now, engine.Seq{
+		r.cores[k].Submit(r.now, engine.Seq{
 			ID: uint64(n), Blocks: f.p.all, PromptTokens: turn.PromptTokens, OutputTokens: turn.OutputTokens, Adapter: f.req.Adapter,
 		})
-		r.wheel.set(int(i), p.core.Next())
+		r.wheel.set(k, r.cores[k].Next())
 	}
 	rt.sends = rt.sends[:0]
 }
@@ -318,18 +324,18 @@ func (r *run) lose(n int32) {
 	r.release(n)
 }
 
-// advance runs a replica up to now and tells the routers what came out of it.
-func (r *run) advance(i int) {
-	p := &r.replicas[i]
-	r.events = p.core.Advance(r.now, r.events[:0])
+// advance runs an engine core up to now and tells the routers what came out of it.
+func (r *run) advance(core int) {
+	c := r.cores[core]
+	r.events = c.Advance(r.now, r.events[:0])
 	if r.c.fed() {
-		r.publish(i)
+		r.publish(core)
 	}
 	for k := range r.events {
 		r.event(&r.events[k])
 	}
-	r.wheel.set(i, p.core.Next())
-	r.drained(i)
+	r.wheel.set(core, c.Next())
+	r.drained(core / r.c.Ranks)
 }
 
 func (r *run) event(e *engine.Event) {
@@ -371,7 +377,7 @@ func (r *run) progress() {
 		if !f.live || !f.stream {
 			continue
 		}
-		if g := r.replicas[f.replica].core.Generated(r.now, uint64(n)); g > f.seen {
+		if g := r.cores[f.core].Generated(r.now, uint64(n)); g > f.seen {
 			r.routers[f.router].d.Progress(r.now, f.ticket, g-f.seen)
 			f.seen = g
 		}
@@ -383,8 +389,11 @@ func (r *run) progress() {
 func (r *run) crowd() {
 	sum, most, up := 0, 0, 0
 	for i := range r.replicas {
-		if p := &r.replicas[i]; p.up {
-			s := p.core.Stats(r.now)
+		if !r.replicas[i].up {
+			continue
+		}
+		for _, c := range r.coresOf(i) {
+			s := c.Stats(r.now)
 			sum, most, up = sum+s.Running+s.Waiting, max(most, s.Running+s.Waiting), up+1
 		}
 	}
@@ -435,17 +444,21 @@ func (r *run) finish() Result {
 	sum, most, n := 0.0, 0.0, 0
 	for i := range r.replicas {
 		p := &r.replicas[i]
-		s := p.core.Stats(r.now)
-		res.Preemptions += s.Preemptions + p.preempted
-		res.AdapterLoads += s.AdapterLoads
-		res.AdapterEvictions += s.AdapterEvictions
-		if p.changed {
-			continue
+		res.Preemptions += p.preempted
+		for _, c := range r.coresOf(i) {
+			s := c.Stats(r.now)
+			res.Preemptions += s.Preemptions
+			res.AdapterLoads += s.AdapterLoads
+			res.AdapterEvictions += s.AdapterEvictions
+			if p.changed {
+				continue
+			}
+			sum += s.BusySeconds
+			most = max(most, s.BusySeconds)
+			n++
 		}
-		sum += s.BusySeconds
-		most = max(most, s.BusySeconds)
-		n++
 	}
+	res.Ranks = r.rankResult()
 	if sum > 0 {
 		res.Imbalance = most * float64(n) / sum
 	}
