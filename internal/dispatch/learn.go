@@ -288,6 +288,9 @@ func (d *Dispatch) sawCached(e *entry, prompt, cached int) {
 // the streams there.
 func (d *Dispatch) pace(i int32) {
 	s, p := &d.slots[i], &d.aux[i].speed
+	if p.paced == d.now {
+		return
+	}
 	if s.Streams > 0 {
 		p.steps += d.now.Seconds(p.paced) / d.learned.start.Step(float64(s.Streams), s.CtxTokens)
 	}

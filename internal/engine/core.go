@@ -272,11 +272,22 @@ func (c *Core) catchUp(now fleet.Time) {
 // Generated returns how many output tokens the sequence has at now; 0 where it is
 // not in flight.
 func (c *Core) Generated(now fleet.Time, id uint64) int {
-	i, ok := c.ids.get(id)
-	if !ok {
+	return c.GeneratedAt(now, c.Place(id))
+}
+
+// Place returns where the core keeps a sequence until it ends; -1 where it is not in
+// flight.
+func (c *Core) Place(id uint64) int32 {
+	i, _ := c.ids.get(id)
+	return i
+}
+
+// GeneratedAt is Generated for the sequence in flight at a Place; 0 at -1.
+func (c *Core) GeneratedAt(now fleet.Time, place int32) int {
+	if place < 0 {
 		return 0
 	}
-	s := &c.slots[i]
+	s := &c.slots[place]
 	if s.state != slotDecode {
 		return int(s.output)
 	}

@@ -70,6 +70,9 @@ func (c *Core) Stats(now fleet.Time) Stats {
 	return s
 }
 
+// InFlight returns how many sequences the replica has, those that wait included.
+func (c *Core) InFlight() int { return c.running.n + c.waiting.n }
+
 func (c *Core) deferred() int {
 	if c.lora.waiting == 0 {
 		return 0

@@ -22,6 +22,10 @@ type step struct {
 	// prompt tokens and (token, context) pairs computed; only where n is 1
 	prompts int
 	pairs   float64
+	// the last answer of stepsBy, which is asked for each sequence at one moment
+	asked  fleet.Time
+	over   int64
+	answer bool
 }
 
 // ticksAfter is the length of the first j steps.
@@ -40,6 +44,14 @@ func (s *step) stepsBy(now fleet.Time) int64 {
 	if now >= s.end {
 		return s.n - 1
 	}
+	if !s.answer || s.asked != now {
+		s.answer, s.asked, s.over = true, now, s.solve(now)
+	}
+	return s.over
+}
+
+// solve is stepsBy for a moment within the run.
+func (s *step) solve(now fleet.Time) int64 {
 	// Solve first*j + grow*j*(j-1)/2 = elapsed in floats, then correct exactly.
 	t := float64(now-s.start) * ticksPerNS
 	j := t / float64(s.first)
@@ -109,7 +121,7 @@ func (c *Core) begin(out []Event) []Event {
 	}
 	c.inStep = true
 	s := &c.cur
-	s.busy, s.n, s.grow = true, 1, 0
+	s.busy, s.n, s.grow, s.answer = true, 1, 0, false
 	s.prompts, s.pairs = plan.tokens, plan.attn
 	s.first = c.base + c.dSeq*int64(decodes) + c.dCtx*ctx
 	if plan.tokens > 0 || plan.loads > 0 {
@@ -227,13 +239,21 @@ func (c *Core) growth(s, n int64) int {
 	if n %= b; n == 0 || c.decoding == 0 {
 		return int(g)
 	}
-	for i := c.ringIndex(1 - s); n > 0; n-- {
-		g += int64(c.ring[i])
-		if i--; i < 0 {
-			i = int(b) - 1
-		}
+	// Backwards from here, around the ring.
+	i := int64(c.ringIndex(1-s)) + 1
+	if n > i {
+		g += total(c.ring[b-(n-i):])
+		n = i
 	}
-	return int(g)
+	return int(g + total(c.ring[i-n:i]))
+}
+
+func total(v []int32) int64 {
+	g := int64(0)
+	for _, x := range v {
+		g += int64(x)
+	}
+	return g
 }
 
 func (c *Core) ringIndex(x int64) int {
@@ -279,6 +299,7 @@ func (c *Core) settle(j int64) {
 	s.frac = (s.frac + t) % ticksPerNS
 	s.first += j * s.grow
 	s.n -= j
+	s.answer = false
 }
 
 // count books j steps of the current run.
@@ -300,6 +321,6 @@ func (c *Core) cut(now fleet.Time) {
 		return
 	}
 	c.settle(c.cur.stepsBy(now))
-	c.cur.n = 1
+	c.cur.n, c.cur.answer = 1, false
 	c.cur.end = c.cur.at(1)
 }

@@ -73,7 +73,7 @@ func RunFlood(seed uint64, requests int, p Contender) FloodResult {
 
 // merge lays the sessions of flood, shifted and under one tenant, over base.
 func merge(base, flood *Traffic, shift time.Duration) *Traffic {
-	t := &Traffic{number: map[*workload.Session]int32{}, block: base.block}
+	t := &Traffic{block: base.block}
 	type entry struct {
 		s     *workload.Session
 		turns []prompt
@@ -93,7 +93,6 @@ func merge(base, flood *Traffic, shift time.Duration) *Traffic {
 	}
 	sort.SliceStable(all, func(a, b int) bool { return all[a].s.Start < all[b].s.Start })
 	for _, e := range all {
-		t.number[e.s] = int32(len(t.sessions))
 		t.sessions, t.turns = append(t.sessions, e.s), append(t.turns, e.turns)
 		t.count(e.s)
 	}

@@ -112,7 +112,8 @@ func (r *run) rankSignals(i int, p *replica) {
 	var loads []fleet.Load
 	usage := 0.0
 	for k, c := range r.coresOf(i) {
-		s := r.signalsOf(c, p)
+		var s fleet.Signals
+		r.signalsOf(c, p, &s)
 		if k == 0 {
 			sum = s
 		} else {

@@ -72,7 +72,7 @@ func (r *run) die(i int) {
 		router := f.router
 		rt := &r.routers[router]
 		rt.sends = rt.sends[:0]
-		if !f.stream {
+		if !r.streams[n] {
 			r.retry(n, fleet.OutcomeBroken)
 			r.send(router, rt.sends)
 			continue
@@ -82,7 +82,7 @@ func (r *run) die(i int) {
 			PromptTokens: -1, CachedTokens: -1, OutputTokens: f.seen,
 		}, rt.sends)
 		r.send(router, sends)
-		f.replica, f.stream = -1, false
+		f.replica, r.streams[n] = -1, false
 		r.submit(n)
 	}
 }
@@ -119,14 +119,14 @@ func (r *run) publish(core int) {
 // scrape reads every replica's metrics into the snapshot that is on its way.
 func (r *run) scrape() {
 	r.version++
-	s := &fleet.Snapshot{Pool: "sim", Version: r.version, At: r.now}
-	s.Endpoints = make([]fleet.EndpointState, 0, len(r.replicas))
+	s := r.blank()
+	s.Pool, s.Version, s.At = "sim", r.version, r.now
 	for _, i := range r.byID {
 		p := &r.replicas[i]
 		if p.absent {
 			continue
 		}
-		s.Endpoints = append(s.Endpoints, fleet.EndpointState{})
+		s.Endpoints = s.Endpoints[:len(s.Endpoints)+1] // all of the row is written
 		e := &s.Endpoints[len(s.Endpoints)-1]
 		e.Endpoint = fleet.Endpoint{
 			ID: p.id, URL: p.id, Rank: -1, Since: p.started, Phase: fleet.PhaseReady, Models: r.models,
@@ -144,7 +144,7 @@ func (r *run) scrape() {
 			if r.c.Ranks > 1 {
 				r.rankSignals(i, p)
 			} else {
-				p.last = r.signalsOf(r.cores[i], p)
+				r.signalsOf(r.cores[i], p, &p.last)
 			}
 		}
 		e.Signals = p.last
@@ -152,8 +152,23 @@ func (r *run) scrape() {
 	r.pending = s
 }
 
-// signalsOf reads the metrics of one of a replica's engine cores.
-func (r *run) signalsOf(c *engine.Core, p *replica) fleet.Signals {
+// blank returns a snapshot without rows that no router looks at any more: the pending
+// one where it never got to them, else the one before the last that did.
+func (r *run) blank() *fleet.Snapshot {
+	s := r.pending
+	if r.nextDeliver == fleet.Never {
+		s, r.pending = r.spare, nil
+		r.spare = nil
+	}
+	if s == nil {
+		s = &fleet.Snapshot{Endpoints: make([]fleet.EndpointState, 0, len(r.replicas))}
+	}
+	s.Endpoints = s.Endpoints[:0]
+	return s
+}
+
+// signalsOf reads the metrics of one of a replica's engine cores into to.
+func (r *run) signalsOf(c *engine.Core, p *replica, to *fleet.Signals) {
 	s := c.Stats(r.now)
 	at := func(v float64) fleet.Value { return fleet.Known(v, r.now) }
 	gauge := func(v float64) fleet.Value {
@@ -162,7 +177,7 @@ func (r *run) signalsOf(c *engine.Core, p *replica) fleet.Signals {
 		}
 		return at(v)
 	}
-	return fleet.Signals{
+	*to = fleet.Signals{
 		Running: gauge(float64(s.Running)), Waiting: gauge(float64(s.Waiting - s.Deferred)), Deferred: at(float64(s.Deferred)),
 		KVUsage: gauge(s.KVUsage()), KVTokens: at(float64(s.KVTokens)), BlockSize: at(float64(r.c.Profile.BlockTokens)),
 		PromptTokens: at(float64(s.PromptTokens)), OutputTokens: at(float64(s.OutputTokens)),
@@ -176,6 +191,7 @@ func (r *run) signalsOf(c *engine.Core, p *replica) fleet.Signals {
 // deliver hands the snapshot that is on its way to the routers.
 func (r *run) deliver() {
 	r.nextDeliver = fleet.Never
+	r.spare, r.held = r.held, r.pending
 	for k := range r.routers {
 		rt := &r.routers[k]
 		r.send(k, rt.d.Observe(r.now, r.pending, rt.sends[:0]))
@@ -227,8 +243,7 @@ func (r *run) compare() {
 	for i := range min(len(r.replicas), len(have)) {
 		if p := &r.replicas[i]; p.up {
 			for _, c := range r.coresOf(i) {
-				s := c.Stats(r.now)
-				have[i] -= int32(s.Running + s.Waiting)
+				have[i] -= int32(c.InFlight())
 			}
 			r.m.diff += math.Abs(float64(have[i]))
 			r.m.diffs++

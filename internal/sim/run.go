@@ -40,12 +40,14 @@ type run struct {
 	arrivals int
 
 	flights []*flight
+	streams []bool // by flight: its present attempt gave a token
 	free    []int32
 	ids     []string
 	active  int
 
 	nextScrape, nextDeliver, nextProgress fleet.Time
-	pending                               *fleet.Snapshot
+	pending                               *fleet.Snapshot // on its way, or the last one delivered
+	held, spare                           *fleet.Snapshot // the last one delivered; the one before
 	version                               uint64
 	change                                int
 
@@ -82,7 +84,7 @@ type flight struct {
 	cached  int
 	seen    int // output tokens that the router heard of
 	live    bool
-	stream  bool // this attempt gave a token
+	place   int32 // with core: where it is there
 }
 
 // Run plays the traffic over the fleet and returns what it measured. It is a pure
@@ -205,7 +207,7 @@ func (r *run) step() bool {
 func (r *run) arrive(it workload.Item) {
 	n := r.take()
 	f := r.flights[n]
-	session := r.traffic.number[it.Session]
+	session := int32(it.Number)
 	turn := it.Request()
 	*f = flight{
 		item: it, p: &r.traffic.turns[session][it.Turn], router: r.arrivals % len(r.routers), replica: -1,
@@ -284,11 +286,12 @@ func (r *run) send(router int, sends []dispatch.Send) {
 			continue
 		}
 		k := r.coreFor(int(i), s.Pin)
-		f.replica, f.core, f.stream, f.seen = int(i), k, false, 0
+		f.replica, f.core, f.seen, r.streams[n] = int(i), k, 0, false
 		turn := f.item.Request()
 		r.cores[k].Submit(r.now, engine.Seq{
 			ID: uint64(n), Blocks: f.p.all, PromptTokens: turn.PromptTokens, OutputTokens: turn.OutputTokens, Adapter: f.req.Adapter,
 		})
+		f.place = r.cores[k].Place(uint64(n))
 		r.wheel.set(k, r.cores[k].Next())
 	}
 	rt.sends = rt.sends[:0]
@@ -347,7 +350,7 @@ func (r *run) event(e *engine.Event) {
 		if f.first == 0 {
 			f.first = r.now
 		}
-		f.stream, f.seen, f.cached = true, 1, e.Cached
+		r.streams[n], f.seen, f.cached = true, 1, e.Cached
 		r.send(f.router, rt.d.FirstToken(r.now, f.ticket, rt.sends[:0]))
 	case engine.EventFinished:
 		turn := f.item.Request()
@@ -373,11 +376,12 @@ func (r *run) event(e *engine.Event) {
 
 // progress tells the routers how far their streams are.
 func (r *run) progress() {
-	for n, f := range r.flights {
-		if !f.live || !f.stream {
+	for n, on := range r.streams {
+		if !on {
 			continue
 		}
-		if g := r.cores[f.core].Generated(r.now, uint64(n)); g > f.seen {
+		f := r.flights[n]
+		if g := r.cores[f.core].GeneratedAt(r.now, f.place); g > f.seen {
 			r.routers[f.router].d.Progress(r.now, f.ticket, g-f.seen)
 			f.seen = g
 		}
@@ -393,8 +397,8 @@ func (r *run) crowd() {
 			continue
 		}
 		for _, c := range r.coresOf(i) {
-			s := c.Stats(r.now)
-			sum, most, up = sum+s.Running+s.Waiting, max(most, s.Running+s.Waiting), up+1
+			n := c.InFlight()
+			sum, most, up = sum+n, max(most, n), up+1
 		}
 	}
 	if sum >= 2*up && up > 0 {
@@ -410,13 +414,13 @@ func (r *run) take() int32 {
 		r.free = r.free[:n-1]
 		return i
 	}
-	r.flights = append(r.flights, &flight{})
+	r.flights, r.streams = append(r.flights, &flight{}), append(r.streams, false)
 	r.ids = append(r.ids, strconv.Itoa(len(r.ids)))
 	return int32(len(r.flights) - 1)
 }
 
 func (r *run) release(n int32) {
-	r.flights[n].live, r.flights[n].stream = false, false
+	r.flights[n].live, r.streams[n] = false, false
 	r.active--
 	r.free = append(r.free, n)
 }

@@ -11,7 +11,6 @@ import (
 // each prompt. Runs only read it, so one Traffic serves many policies.
 type Traffic struct {
 	sessions []*workload.Session
-	number   map[*workload.Session]int32
 	turns    [][]prompt
 	requests int
 	tokens   int64
@@ -28,7 +27,7 @@ type prompt struct {
 // NewTraffic draws from src until it has limit requests (0: until src ends) and
 // hashes their prompts in blocks of blockTokens tokens.
 func NewTraffic(src workload.Source, limit, blockTokens int) *Traffic {
-	t := &Traffic{number: map[*workload.Session]int32{}, block: blockTokens}
+	t := &Traffic{block: blockTokens}
 	for s := src.Next(); s != nil; s = src.Next() {
 		t.add(s)
 		if limit > 0 && t.requests >= limit {
@@ -41,7 +40,7 @@ func NewTraffic(src workload.Source, limit, blockTokens int) *Traffic {
 // Salted returns the traffic with prompts that only sessions of the same salt share,
 // as the cache_salt of a request does it: salt tells that of session n.
 func (t *Traffic) Salted(salt func(n int) string) *Traffic {
-	u := &Traffic{number: map[*workload.Session]int32{}, block: t.block}
+	u := &Traffic{block: t.block}
 	for n, s := range t.sessions {
 		u.addSalted(s, salt(n))
 	}
@@ -53,12 +52,11 @@ func (t *Traffic) Requests() (n int, promptTokens int64) { return t.requests, t.
 
 // Without returns the traffic less the sessions of one tenant.
 func (t *Traffic) Without(tenant string) *Traffic {
-	u := &Traffic{number: map[*workload.Session]int32{}, block: t.block}
+	u := &Traffic{block: t.block}
 	for i, s := range t.sessions {
 		if s.Tenant == tenant {
 			continue
 		}
-		u.number[s] = int32(len(u.sessions))
 		u.sessions = append(u.sessions, s)
 		u.turns = append(u.turns, t.turns[i])
 		u.count(s)
@@ -132,7 +130,6 @@ func (t *Traffic) addSalted(s *workload.Session, salt string) {
 		p.all = turn.Blocks(make([]uint64, 0, p.whole), t.block, seed)
 		p.whole = len(p.all)
 	}
-	t.number[s] = int32(len(t.sessions))
 	t.sessions = append(t.sessions, s)
 	t.turns = append(t.turns, prompts)
 	t.count(s)

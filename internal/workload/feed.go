@@ -13,6 +13,7 @@ const NeverDue time.Duration = math.MaxInt64
 // Item is one request that a Feed handed out.
 type Item struct {
 	Session *Session
+	Number  int           // of the session: how many the source gave before it
 	Turn    int           // index into Session.Turns
 	At      time.Duration // when it was due, from the start of the run
 }
@@ -44,11 +45,13 @@ type Feed struct {
 	src    Source
 	opt    FeedOptions
 	peek   *Session // next session of the source, open loop
+	taken  int      // sessions that left the source for due
 	due    dueHeap
 	seq    uint64
 	issued int
 	open   int // items out, not yet Done
 	ended  bool
+	filled bool // fill has nothing to do
 }
 
 // NewFeed starts a feed over src.
@@ -67,13 +70,15 @@ func NewFeed(src Source, opt FeedOptions) *Feed {
 // startUser puts the next session of the source in the place of a user, at now.
 func (f *Feed) startUser(now time.Duration) {
 	if s := f.src.Next(); s != nil {
-		f.push(dueItem{Item: Item{Session: s, At: now}})
+		f.push(dueItem{Item: Item{Session: s, Number: f.taken, At: now}})
+		f.taken++
 	}
 }
 
 func (f *Feed) push(d dueItem) {
 	d.seq = f.seq
 	f.seq++
+	f.filled = false
 	f.due.push(d)
 }
 
@@ -89,22 +94,27 @@ func (f *Feed) NextAt() time.Duration {
 
 // fill moves sessions of the source that start before everything else that is due.
 func (f *Feed) fill() {
+	if f.filled {
+		return
+	}
 	if f.opt.Limit > 0 && f.issued >= f.opt.Limit {
 		f.ended = true
 	}
 	for !f.ended && f.peek != nil && (len(f.due) == 0 || f.peek.Start < f.due[0].At) {
 		s := f.peek
-		f.push(dueItem{Item: Item{Session: s, At: s.Start}})
+		f.push(dueItem{Item: Item{Session: s, Number: f.taken, At: s.Start}})
 		if !s.Closed {
 			for i := 1; i < len(s.Turns); i++ {
-				f.push(dueItem{Item: Item{Session: s, Turn: i, At: s.Turns[i].At}})
+				f.push(dueItem{Item: Item{Session: s, Number: f.taken, Turn: i, At: s.Turns[i].At}})
 			}
 		}
+		f.taken++
 		f.peek = f.src.Next()
 	}
 	if f.opt.Until > 0 && len(f.due) > 0 && f.due[0].At > f.opt.Until {
 		f.ended = true
 	}
+	f.filled = true
 }
 
 // Pop hands out the next item if it is due at now.
@@ -125,6 +135,7 @@ func (f *Feed) PopAny() (Item, bool) {
 
 func (f *Feed) take() Item {
 	it := f.due.pop().Item
+	f.filled = false
 	f.issued++
 	f.open++
 	return it
@@ -149,7 +160,7 @@ func (f *Feed) Done(it Item, now time.Duration) {
 	if !f.opt.NoThink {
 		at += s.Turns[next].Think
 	}
-	f.push(dueItem{Item: Item{Session: s, Turn: next, At: at}})
+	f.push(dueItem{Item: Item{Session: s, Number: it.Number, Turn: next, At: at}})
 }
 
 // Abandon tells that it ended and that its session goes no further, for example
