@@ -76,8 +76,8 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	if d.queues && e.req.Hold >= 0 && (led >= 0 || !d.mayGo(i, slot, p)) {
 		d.foresee(e, slot, p)
 		dec.Wait = true
+		d.lead(i, d.meetKey(e, dec.TieKey))
 		d.enqueueBehind(i, slot, led)
-		d.lead(i, dec.TieKey)
 		return Verdict{Kind: Held, Decision: dec}, out
 	}
 	if d.aux[slot].queue.n > 0 {
@@ -89,7 +89,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 // led decides whether an entry follows a held one, and returns which; -1 none. Where
 // it does, dec says so.
 func (d *Dispatch) led(i int32, dec *route.Decision) int32 {
-	k := d.leader(i, dec.TieKey)
+	k := d.leader(i, d.meetKey(&d.entries[i], dec.TieKey))
 	if k < 0 || d.guards.of[GuardMeet].off || d.entries[i].req.Hold < 0 {
 		return -1
 	}

@@ -285,6 +285,9 @@ func (d *Dispatch) workBefore(slot int32) float64 {
 // room instead of waiting where it is; false where the slot cannot take it.
 func (d *Dispatch) gain(i, from, to int32) (float64, bool) {
 	e := &d.entries[i]
+	if d.waitsBehind(e) != nil {
+		return 0, false // the blocks that it waits for will be there
+	}
 	if d.requestDrop(to, e, served(d.slots[to].State, e.req)) != route.DropNone || d.kept(e, to) {
 		return 0, false
 	}

@@ -36,15 +36,20 @@ type entry struct {
 	arrival     uint64
 	tenant      int32
 	stream      bool
-	retried     bool   // moved once for a reason other than a failed connect
-	leads       bool   // others may follow it while it is held
-	key         uint64 // by which they find it
-	over        bool   // booked at its slot as one of the tenant over its share
-	asks        int32  // the rank that it asks for wherever a proxy takes it, plus 1; 0: it is where we sent it
-	trial       bool   // the one request that tries an ejected endpoint
-	waited      bool   // its caller was told that it is held
-	prior       bool   // a session hint stood in for the index
-	cold        bool   // others were told that it waits for any replica
+	retried     bool     // moved once for a reason other than a failed connect
+	leads       bool     // others may follow it while it is held
+	key         uint64   // by which they find it
+	marks       []uint64 // what is told of its blocks
+	stride      int32    // blocks from one mark to the next
+	led         uint64   // the key of the one that it follows; 0: none
+	behind      int32    // the entry of another router that it waits behind, plus 1; 0: none
+	behindGen   uint32   // of that entry
+	over        bool     // booked at its slot as one of the tenant over its share
+	asks        int32    // the rank that it asks for wherever a proxy takes it, plus 1; 0: it is where we sent it
+	trial       bool     // the one request that tries an ejected endpoint
+	waited      bool     // its caller was told that it is held
+	prior       bool     // a session hint stood in for the index
+	cold        bool     // others were told that it waits for any replica
 	prompt      float64
 	blockTokens float64
 	tried       []uint64 // keys of endpoints where an attempt failed
@@ -145,7 +150,7 @@ func (d *Dispatch) admit(r *fleet.Request) int32 {
 	e := &d.entries[i]
 	*e = entry{
 		req: r, state: stateFailed, gen: e.gen + 1, slot: -1, prev: -1, next: -1, heap: -1,
-		arrival: d.n.Arrived, tenant: d.fair.Tenant(r.Tenant), stream: r.Stream, tried: e.tried[:0],
+		arrival: d.n.Arrived, tenant: d.fair.Tenant(r.Tenant), stream: r.Stream, tried: e.tried[:0], marks: e.marks[:0],
 		arrived: d.now,
 	}
 	if e.gen == 0 {

@@ -13,13 +13,13 @@ import (
 // document that just became popular) would go to other replicas, and each would
 // compute that beginning anew. So they are asked whether to follow the first of them
 // that is held, their leader: to wait where it waits and find in the cache what it
-// leaves there.
+// leaves there. Another router may hold it: see meet_peer.go.
 
 // leader returns the held entry that a new entry may follow, by the key of the first
 // block that no replica is believed to hold; -1 where there is none.
 func (d *Dispatch) leader(i int32, key uint64) int32 {
 	k, ok := d.leaders[key]
-	if !ok || k == i || len(d.entries[i].req.Blocks) == 0 || d.o.Without.Meet {
+	if !ok || k == i || key == 0 || d.o.Without.Meet {
 		return -1
 	}
 	return k
@@ -28,18 +28,25 @@ func (d *Dispatch) leader(i int32, key uint64) int32 {
 // lead makes a held entry the leader of those with the same key that come behind it,
 // unless there is one already.
 func (d *Dispatch) lead(i int32, key uint64) {
-	e := &d.entries[i]
-	if len(e.req.Blocks) == 0 {
+	if key == 0 {
 		return
 	}
 	if _, ok := d.leaders[key]; ok {
 		return
 	}
+	d.crown(i, key)
+	if d.o.Share {
+		d.entries[i].mark()
+	}
+}
+
+// crown makes an entry the one that others are led by.
+func (d *Dispatch) crown(i int32, key uint64) {
 	if d.leaders == nil {
 		d.leaders = map[uint64]int32{}
 	}
 	d.leaders[key] = i
-	e.leads, e.key = true, key
+	d.entries[i].leads, d.entries[i].key = true, key
 }
 
 // unlead ends that: the entry leaves its queue. If it was sent, the index knows it.
@@ -62,13 +69,15 @@ func common(a, b []uint64) int {
 func (d *Dispatch) follow(i, k int32, dec *route.Decision) bool {
 	e, o := &d.entries[i], &d.entries[k]
 	slot := o.slot
-	if o.tenant != e.tenant || o.req.Class != e.req.Class {
-		return false // turns between tenants would part them
-	}
 	if int(slot) >= len(dec.Candidates) || dec.Candidates[slot].Drop != route.DropNone {
 		return false
 	}
-	n := int32(common(e.req.Blocks, o.req.Blocks))
+	var n int32
+	if o.peer != 0 {
+		n = int32(commonMarks(e.req.Blocks, o.marks, int(o.stride)))
+	} else {
+		n = int32(common(e.req.Blocks, o.req.Blocks))
+	}
 	if n <= d.hits[slot] {
 		return false
 	}

@@ -37,6 +37,12 @@ type Note struct {
 	BlockTokens float64 // tokens in a block, NoteSent and NoteCold
 	Stream      bool
 	Blocks      []uint64 // of NoteSent and NoteCold; valid until the sender's next call
+	// Of a NoteHeld that others may follow: the key by which they find it, 0 for others,
+	// and of the blocks each last one of Stride, at most MarksMost.
+	Lead   uint64
+	Stride int32
+	// Follow is the key of the held request that a NoteHeld waits behind; 0: none.
+	Follow uint64
 	// Of NoteHeld, in seconds: its work, how long it waited so far (of NoteCold, too),
 	// and what first come first served would have cost. Its rank depends on them, on which routers
 	// must agree; so they are told and not estimated anew.
@@ -65,7 +71,12 @@ func (d *Dispatch) tell(kind NoteKind, i int32, tokens float64) {
 	if !d.o.Share || d.entries[i].peer != 0 {
 		return
 	}
-	d.notes = append(d.notes, d.note(kind, i, tokens))
+	n := d.note(kind, i, tokens)
+	if k := len(d.notes) - 1; k >= 0 && d.notes[k].Kind == NoteReleased && d.notes[k].Ticket == n.Ticket {
+		d.notes[k] = n // where it is now says that it waits there no more
+		return
+	}
+	d.notes = append(d.notes, n)
 }
 
 func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
@@ -78,6 +89,10 @@ func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
 	case NoteHeld:
 		n.Work = e.work
 		n.Waited, n.FCFS = d.now.Seconds(e.arrived), e.fcfs
+		n.Follow = e.led
+		if e.leads {
+			n.Lead, n.Stride, n.Blocks = e.key, e.stride, e.marks
+		}
 	case NoteCold:
 		n.Blocks, n.BlockTokens = e.req.Blocks, e.blockTokens
 		n.Waited, n.Prompt, n.Stream = d.now.Seconds(e.arrived), e.prompt, e.stream
@@ -140,21 +155,26 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 		}
 		p.known[n.Ticket] = d.hearCold(from, n)
 	case NoteSent, NoteHeld:
-		cold := ok && d.entries[i].cold
+		was, cold := int32(-1), false
 		if ok {
-			out = d.hearEnd(p, n.Ticket, i, out)
+			was, cold = d.entries[i].slot, d.entries[i].cold
+			d.dropPeer(i)
+			delete(p.known, n.Ticket)
 		}
 		slot := d.slotOf(n.Key)
 		if slot < 0 {
 			p.unknown++
-			return out
+		} else {
+			if n.Kind == NoteSent {
+				d.blind.theirs(d.now)
+			}
+			i = d.hearNew(from, n, slot)
+			d.entries[i].cold = cold
+			p.known[n.Ticket] = i
 		}
-		if n.Kind == NoteSent {
-			d.blind.theirs(d.now)
+		if was >= 0 { // not before the place that it took is charged
+			return d.drain(was, out)
 		}
-		i = d.hearNew(from, n, slot)
-		d.entries[i].cold = cold
-		p.known[n.Ticket] = i
 	case NoteFirst:
 		if ok && d.entries[i].state == stateSent {
 			slot := d.entries[i].slot
@@ -180,7 +200,7 @@ func (d *Dispatch) hearCold(from int32, n *Note) int32 {
 	e := &d.entries[i]
 	*e = entry{
 		state: statePeerLimbo, gen: max(1, e.gen+1), slot: -1, prev: -1, next: -1, heap: -1, peer: from,
-		stream: n.Stream, tried: e.tried[:0], arrived: d.now.AddSeconds(-max(0, n.Waited)), prompt: max(1, n.Prompt), cold: true,
+		stream: n.Stream, tried: e.tried[:0], marks: e.marks[:0], arrived: d.now.AddSeconds(-max(0, n.Waited)), prompt: max(1, n.Prompt), cold: true,
 	}
 	d.coldThere++
 	return i
@@ -215,7 +235,7 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 	e := &d.entries[i]
 	*e = entry{
 		state: stateFailed, gen: e.gen + 1, slot: slot, prev: -1, next: -1, heap: -1, peer: from,
-		stream: n.Stream, tried: e.tried[:0], arrived: d.now, sentAt: d.now, lastAt: d.now,
+		stream: n.Stream, tried: e.tried[:0], marks: e.marks[:0], arrived: d.now, sentAt: d.now, lastAt: d.now,
 		prompt: max(1, n.Prompt), blockTokens: n.BlockTokens, life: d.aux[slot].life,
 	}
 	if e.gen == 0 {
@@ -227,11 +247,16 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 		e.work = max(0, n.Work)
 		e.state, e.bucket = statePeerHeld, bucketOf(e.work)
 		e.arrived, e.fcfs = d.now.AddSeconds(-max(0, n.Waited)), max(0, n.FCFS)
+		if n.Follow != 0 {
+			d.hearFollow(i, n.Follow)
+		}
 		d.queueTheirs(i)
+		d.hearLead(i, n)
 		return i
 	}
 	d.learned.offer(d.now, e.work+d.learned.coef.Base, d.ready)
 	e.state = stateSent
+	d.tookPlace(slot)
 	d.charge(i, slot, n.Blocks)
 	return i
 }

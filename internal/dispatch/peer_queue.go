@@ -42,6 +42,7 @@ func (d *Dispatch) queueTheirs(i int32) {
 func (d *Dispatch) dequeueTheirs(i int32) {
 	e := &d.entries[i]
 	q := d.aux[e.slot].theirs
+	d.unlead(e)
 	d.unfile(&q.held, i)
 	if q.n == 0 {
 		q.yielding = 0
@@ -73,6 +74,9 @@ func (d *Dispatch) yields(i, slot int32) bool {
 	q := d.aux[slot].theirs
 	if q == nil || q.n == 0 {
 		return false
+	}
+	if d.waitsBehind(&d.entries[i]) != nil {
+		return true
 	}
 	if d.bestOfTheirs(slot) >= yieldMargin*d.ratio(&d.entries[i]) {
 		return false

@@ -142,6 +142,9 @@ func empty(t *rapid.T, d *Dispatch, now fleet.Time) {
 			t.Fatalf("left behind at %q: %+v", s.ID, s)
 		}
 	}
+	if len(d.leaders) != 0 {
+		t.Fatalf("%d are still led by what is gone", len(d.leaders))
+	}
 	if d.heldThere != 0 || d.coldThere != 0 || d.silent != 0 || d.n.InFlight != 0 {
 		t.Fatalf("left behind: %d held, %d for any replica, %d silent, %d in flight", d.heldThere, d.coldThere, d.silent, d.n.InFlight)
 	}

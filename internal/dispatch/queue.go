@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/fleet"
 )
 
 const (
@@ -146,8 +147,10 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	q := &d.aux[slot].queue
 	l := d.lineFor(q, e.req.Class, e.tenant)
 	e.state, e.slot, e.bucket, e.waited = stateQueued, slot, bucketOf(e.work), true
+	e.behind, e.led = 0, 0
 	if led >= 0 {
-		e.bucket = max(e.bucket, d.entries[led].bucket)
+		e.led = d.entries[led].key
+		d.waitBehind(i, led)
 	}
 	e.heldAt = d.now
 	u := d.shares.tenant(e.tenant)
@@ -281,7 +284,19 @@ func (d *Dispatch) ratio(e *entry) float64 {
 	if d.o.Without.Order {
 		return e.arrived.Seconds(0) // the oldest first
 	}
-	return (e.work + slack) / (d.now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
+	r := e.rank(d.now)
+	if e.behind == 0 {
+		return r
+	}
+	// One that follows is behind the one that leads it, and that may follow another.
+	for o, k := d.waitsBehind(e), 0; o != nil && k < followsMost; o, k = d.waitsBehind(o), k+1 {
+		r = max(r, o.rank(d.now))
+	}
+	return r
+}
+
+func (e *entry) rank(now fleet.Time) float64 {
+	return (e.work + slack) / (now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
 }
 
 // order ranks a line's next request among lines.

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -65,21 +67,41 @@ type framer struct {
 	buf           []byte
 }
 
-// hello is what a router says of itself.
+// Versions of what routers tell. The first one does not name itself.
+const (
+	versionFirst = 1
+	// versionMeet also tells which held requests lead and follow.
+	versionMeet = 2
+	versionNow  = versionMeet
+)
+
+// hello is what a router says of itself. The version stands behind the name, where a
+// router of the first version takes it for a part of that.
 type hello struct {
-	Router string
-	Check  uint64 // of the key that prompts are hashed with
+	Router  string
+	Check   uint64 // of the key that prompts are hashed with
+	Version int    // of the other side
 }
 
 func (h *hello) bytes() []byte {
-	return append(binary.LittleEndian.AppendUint64(nil, h.Check), h.Router...)
+	b := append(binary.LittleEndian.AppendUint64(nil, h.Check), h.Router...)
+	return append(b, "/"+strconv.Itoa(versionNow)...)
 }
 
 func readHello(b []byte) (hello, error) {
 	if len(b) < 9 || len(b) > 8+64 {
 		return hello{}, errors.New("malformed hello")
 	}
-	return hello{Check: binary.LittleEndian.Uint64(b), Router: string(b[8:])}, nil
+	h := hello{Check: binary.LittleEndian.Uint64(b), Version: versionFirst}
+	name, version, said := strings.Cut(string(b[8:]), "/")
+	if h.Router = name; said {
+		v, err := strconv.Atoi(version)
+		if err != nil || v < versionFirst || name == "" {
+			return hello{}, errors.New("malformed hello")
+		}
+		h.Version = v
+	}
+	return h, nil
 }
 
 // dialled does the dialler's part of the handshake.

@@ -350,7 +350,7 @@ func (x *Exchange) listen(f *framer, in *inbound) error {
 				pool.PeerGone(in.number)
 			default:
 				if in.foreign {
-					batch[0].Blocks = nil
+					batch[0].Blocks, batch[0].Lead, batch[0].Follow = nil, 0, 0
 				}
 				pool.Hear(in.number, batch)
 				n++

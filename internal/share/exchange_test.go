@@ -120,6 +120,12 @@ func sent(ticket uint64, blocks ...uint64) dispatch.Note {
 	return dispatch.Note{Kind: dispatch.NoteSent, Ticket: dispatch.Ticket(ticket), Key: 7, Prompt: 100, Uncached: 36, BlockTokens: 32, Stream: true, Blocks: blocks}
 }
 
+// led is a held request that leads some and follows another one.
+func led(ticket uint64, marks ...uint64) dispatch.Note {
+	return dispatch.Note{Kind: dispatch.NoteHeld, Ticket: dispatch.Ticket(ticket), Key: 7, Prompt: 5, Work: 0.25,
+		Waited: 1, FCFS: 2, Lead: 21, Stride: 3, Blocks: marks, Follow: 22}
+}
+
 // TestExchange: what was in flight before the connection comes, what comes later
 // follows in order, and the other is forgotten once it is gone.
 func TestExchange(t *testing.T) {
@@ -133,6 +139,7 @@ func TestExchange(t *testing.T) {
 	more := []dispatch.Note{
 		{Kind: dispatch.NoteFirst, Ticket: 1}, {Kind: dispatch.NoteProgress, Ticket: 1, Tokens: 32},
 		{Kind: dispatch.NoteHeld, Ticket: 2, Key: 7, Prompt: 5, Work: 0.25, Waited: 1, FCFS: 2},
+		led(4, 14, 15), {Kind: dispatch.NoteReleased, Ticket: 4},
 		{Kind: dispatch.NoteReleased, Ticket: 2}, {Kind: dispatch.NoteEnd, Ticket: 1},
 		{Kind: dispatch.NoteCold, Ticket: 3, Prompt: 5, Waited: 1.5, BlockTokens: 32, Stream: true, Blocks: []uint64{12, 13}},
 	}
@@ -181,6 +188,11 @@ func TestExchangeOtherKey(t *testing.T) {
 	if n := ra.pool.all()[0]; n.Blocks != nil || n.Uncached != 36 {
 		t.Errorf("note %+v", n)
 	}
+	rb.pool.send(led(2, 14))
+	eventually(t, "a hears of the one that is held", func() bool { return len(ra.pool.all()) == 2 })
+	if n := ra.pool.all()[1]; n.Blocks != nil || n.Lead != 0 || n.Follow != 0 || n.Work != 0.25 {
+		t.Errorf("note %+v", n)
+	}
 	if s, _ := ra.x.States(); len(s) != 1 || !s[0].OtherKey {
 		t.Errorf("states %+v", s)
 	}
@@ -198,12 +210,44 @@ func TestExchangeOverflow(t *testing.T) {
 	}
 }
 
+// TestVersions: a router of the first version understands what it is told, and says no
+// version of its own.
+func TestVersions(t *testing.T) {
+	n := led(4, 14, 15)
+	first := noteReader{b: appendNote(nil, &n, versionFirst)}
+	var got dispatch.Note
+	_, _, ok := first.next(&got)
+	n.Lead, n.Stride, n.Blocks, n.Follow = 0, 0, nil, 0
+	if d := cmp.Diff(n, got); d != "" || !ok || len(first.b) != 0 {
+		t.Error(ok, d)
+	}
+	me := hello{Router: "5cdd-d8f14c26", Check: 3}
+	if h, err := readHello(me.bytes()); err != nil || h.Router != me.Router || h.Check != 3 || h.Version != versionNow {
+		t.Errorf("%+v %v", h, err)
+	}
+	old := append(make([]byte, 8), me.Router...)
+	if h, err := readHello(old); err != nil || h.Router != me.Router || h.Version != versionFirst {
+		t.Errorf("%+v %v", h, err)
+	}
+	for _, s := range []string{"/2", "a/", "a/0", "a/b", "a/2/3"} {
+		if _, err := readHello(append(make([]byte, 8), s...)); err == nil {
+			t.Errorf("%q passes", s)
+		}
+	}
+	newer := append(make([]byte, 8), "a/9"...)
+	if h, err := readHello(newer); err != nil || h.Version != 9 {
+		t.Errorf("%+v %v", h, err)
+	}
+}
+
 func FuzzNotes(f *testing.F) {
 	var b []byte
 	b = append(appendPool(b, 3), itemReset)
 	n := sent(1, 2, 3)
-	b = appendNote(b, &n)
+	b = appendNote(b, &n, versionNow)
 	f.Add(b)
+	held := led(4, 5, 6)
+	f.Add(appendNote(appendPool(nil, 3), &held, versionNow))
 	f.Add(appendPart(append(appendPool(nil, 3), itemWant), 3, 1, []byte{7, 8}))
 	f.Add([]byte{itemReset, itemWant})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -224,7 +268,7 @@ func FuzzNotes(f *testing.F) {
 				total, at, data := r.part()
 				out = appendPart(out, total, at, data)
 			default:
-				out = appendNote(out, &n)
+				out = appendNote(out, &n, versionNow)
 			}
 		}
 		if r.bad {

@@ -27,6 +27,7 @@ type link struct {
 	stop context.CancelFunc
 
 	router  string
+	version int // of the other side
 	up      bool
 	fault   string
 	buf     []byte
@@ -46,7 +47,7 @@ func (l *link) add(pool uint64, notes []dispatch.Note) {
 		l.buf, l.pool = appendPool(l.buf, pool), pool
 	}
 	for i := range notes {
-		l.buf = appendNote(l.buf, &notes[i])
+		l.buf = appendNote(l.buf, &notes[i], l.version)
 	}
 	if len(l.buf) > bufferMost {
 		l.buf, l.over = l.buf[:0], true
@@ -154,7 +155,7 @@ func (x *Exchange) talk(ctx context.Context, addr string, l *link) error {
 		return err
 	}
 	x.mu.Lock()
-	l.router = h.Router
+	l.router, l.version = h.Router, h.Version
 	if h.Router == x.o.Router {
 		x.self[addr] = true
 		x.mu.Unlock()
@@ -231,7 +232,7 @@ func (x *Exchange) everything(l *link) (frames [][]byte) {
 				if len(out) > frameFull {
 					frames, out = append(frames, out), appendPool(nil, p.hash)
 				}
-				out = appendNote(out, &notes[k])
+				out = appendNote(out, &notes[k], l.version)
 			}
 			frames = append(frames, out)
 		})

@@ -18,17 +18,23 @@ import (
 //	a note     its kind (1 byte), the ticket (8), then by kind
 //	           sent      endpoint (8), flags (1), prompt, uncached, tokens in a block
 //	                     (4 each, float), number of blocks (varint), blocks (8 each)
-//	           held      endpoint (8), flags (1), prompt, work, waited, fcfs (4 each, float)
+//	           held      endpoint (8), flags (1), prompt, work, waited, fcfs (4 each, float);
+//	                     with flagLeads the key by which others follow it (8), stride
+//	                     (varint), number of marks (varint), marks (8 each); with
+//	                     flagFollows the key of the one that it follows (8)
 //	           cold      flags (1), prompt, waited, tokens in a block (4 each, float),
 //	                     number of blocks (varint), blocks (8 each)
 //	           progress  tokens (4, float)
 //
-// There are hashes and numbers in it: no text, no names.
+// There are hashes and numbers in it: no text, no names. Routers below versionMeet do
+// not know flagLeads and flagFollows, and are not sent what comes with them.
 const (
 	itemPool  = 0xF0
 	itemReset = 0xF1
 
-	flagStream = 1
+	flagStream  = 1
+	flagLeads   = 2
+	flagFollows = 4
 	// blocksMost bounds the blocks of one note: 64 MiB of text.
 	blocksMost = 1 << 17
 )
@@ -43,19 +49,29 @@ func appendFloat(dst []byte, v float64) []byte {
 	return binary.LittleEndian.AppendUint32(dst, math.Float32bits(float32(v)))
 }
 
-func appendNote(dst []byte, n *dispatch.Note) []byte {
+// appendNote writes a note for a router of a version.
+func appendNote(dst []byte, n *dispatch.Note, version int) []byte {
 	dst = append(dst, byte(n.Kind))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(n.Ticket))
 	flags := byte(0)
 	if n.Stream {
 		flags |= flagStream
 	}
+	if n.Kind == dispatch.NoteHeld && version >= versionMeet {
+		if n.Lead != 0 {
+			flags |= flagLeads
+		}
+		if n.Follow != 0 {
+			flags |= flagFollows
+		}
+	}
 	switch n.Kind {
 	case dispatch.NoteSent, dispatch.NoteHeld:
 		dst = binary.LittleEndian.AppendUint64(dst, n.Key)
 		dst = appendFloat(append(dst, flags), n.Prompt)
 		if n.Kind == dispatch.NoteHeld {
-			return appendFloat(appendFloat(appendFloat(dst, n.Work), n.Waited), n.FCFS)
+			dst = appendFloat(appendFloat(appendFloat(dst, n.Work), n.Waited), n.FCFS)
+			return appendMeet(dst, n, flags)
 		}
 		return appendBlocks(appendFloat(appendFloat(dst, n.Uncached), n.BlockTokens), n.Blocks)
 	case dispatch.NoteCold:
@@ -63,6 +79,19 @@ func appendNote(dst []byte, n *dispatch.Note) []byte {
 		return appendBlocks(appendFloat(appendFloat(dst, n.Waited), n.BlockTokens), n.Blocks)
 	case dispatch.NoteProgress:
 		dst = appendFloat(dst, n.Tokens)
+	}
+	return dst
+}
+
+// appendMeet writes what a held request leads and follows by.
+func appendMeet(dst []byte, n *dispatch.Note, flags byte) []byte {
+	if flags&flagLeads != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, n.Lead)
+		dst = binary.AppendUvarint(dst, uint64(n.Stride))
+		dst = appendBlocks(dst, n.Blocks[:min(len(n.Blocks), dispatch.MarksMost)])
+	}
+	if flags&flagFollows != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, n.Follow)
 	}
 	return dst
 }
@@ -133,12 +162,15 @@ func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 		if n.Kind != dispatch.NoteCold {
 			n.Key = r.fixed()
 		}
+		flags := byte(0)
 		if p := r.take(1); p != nil {
-			n.Stream = p[0]&flagStream != 0
+			flags = p[0]
 		}
+		n.Stream = flags&flagStream != 0
 		n.Prompt = r.float()
 		if n.Kind == dispatch.NoteHeld {
 			n.Work, n.Waited, n.FCFS = r.float(), r.float(), r.float()
+			r.meet(n, flags)
 			break
 		}
 		if n.Kind == dispatch.NoteCold {
@@ -155,6 +187,25 @@ func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 		r.bad = true
 	}
 	return item, 0, !r.bad
+}
+
+// meet reads what a held request leads and follows by.
+func (r *noteReader) meet(n *dispatch.Note, flags byte) {
+	if flags&flagLeads != 0 {
+		n.Lead = r.fixed()
+		stride, used := binary.Uvarint(r.b)
+		if r.bad || used <= 0 || stride < 1 || stride > blocksMost {
+			r.bad = true
+			return
+		}
+		r.b, n.Stride = r.b[used:], int32(stride)
+		if r.readBlocks(n); len(n.Blocks) > dispatch.MarksMost {
+			r.bad = true
+		}
+	}
+	if flags&flagFollows != 0 {
+		n.Follow = r.fixed()
+	}
 }
 
 func (r *noteReader) readBlocks(n *dispatch.Note) {
