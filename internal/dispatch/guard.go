@@ -125,6 +125,7 @@ func (r *ratioOf) value(now fleet.Time) float64 {
 type guards struct {
 	of   [NumGuards]guarded
 	sent ratioOf // from sending to the first token, all requests that load no adapter
+	off  int     // mechanisms that are off
 	held ratioOf // from arrival, requests that were held and follow none
 	// loads compares what loads of adapters took with what they were believed to take.
 	loads loadRatio
@@ -262,6 +263,7 @@ func (d *Dispatch) weighGuard(g Guard, got, would float64) {
 		s.length = min(2*s.length, guardLongest)
 	}
 	s.off, s.since, s.until = true, d.now, d.now.Add(s.length)
+	d.guards.off++
 	s.switched++
 	d.setQueues()
 }
@@ -269,10 +271,14 @@ func (d *Dispatch) weighGuard(g Guard, got, would float64) {
 // reviveGuards turns mechanisms on again whose time is up, with no evidence against
 // them.
 func (d *Dispatch) reviveGuards() {
+	if d.guards.off == 0 {
+		return
+	}
 	for g := range d.guards.of {
 		s := &d.guards.of[g]
 		if s.off && d.now >= s.until {
 			s.off, s.since, s.evidence = false, d.now, evidence{}
+			d.guards.off--
 			d.setQueues()
 		}
 	}

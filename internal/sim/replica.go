@@ -167,25 +167,26 @@ func (r *run) blank() *fleet.Snapshot {
 	return s
 }
 
-// signalsOf reads the metrics of one of a replica's engine cores into to.
+// signalsOf reads the metrics of one of a replica's engine cores into to, of which
+// nothing else is ever set.
 func (r *run) signalsOf(c *engine.Core, p *replica, to *fleet.Signals) {
 	s := c.Stats(r.now)
-	at := func(v float64) fleet.Value { return fleet.Known(v, r.now) }
-	gauge := func(v float64) fleet.Value {
-		if r.c.Signals.Noise > 0 {
-			v *= math.Exp(r.c.Signals.Noise * r.noise.Norm())
-		}
-		return at(v)
+	at := func(v int64) fleet.Value { return fleet.Value{V: float64(v), At: r.now} }
+	to.Running, to.Waiting, to.Deferred = r.gauge(float64(s.Running)), r.gauge(float64(s.Waiting-s.Deferred)), at(int64(s.Deferred))
+	to.KVUsage, to.KVTokens, to.BlockSize = r.gauge(s.KVUsage()), at(int64(s.KVTokens)), at(int64(r.c.Profile.BlockTokens))
+	to.PromptTokens, to.OutputTokens = at(s.PromptTokens), at(s.OutputTokens)
+	to.CacheQueries, to.CacheHits = at(s.CacheQueries), at(s.CacheHits)
+	to.Preemptions, to.Finished = at(s.Preemptions), at(s.Finished)
+	to.MaxSeqs, to.LoRASlots = at(int64(r.c.Profile.MaxSeqs)), at(int64(r.c.Profile.LoRASlots))
+	to.StartTime, to.ScrapedAt = fleet.Value{V: p.started.Seconds(0), At: r.now}, r.now
+}
+
+// gauge is a gauge as a scrape has it.
+func (r *run) gauge(v float64) fleet.Value {
+	if r.c.Signals.Noise > 0 {
+		v *= math.Exp(r.c.Signals.Noise * r.noise.Norm())
 	}
-	*to = fleet.Signals{
-		Running: gauge(float64(s.Running)), Waiting: gauge(float64(s.Waiting - s.Deferred)), Deferred: at(float64(s.Deferred)),
-		KVUsage: gauge(s.KVUsage()), KVTokens: at(float64(s.KVTokens)), BlockSize: at(float64(r.c.Profile.BlockTokens)),
-		PromptTokens: at(float64(s.PromptTokens)), OutputTokens: at(float64(s.OutputTokens)),
-		CacheQueries: at(float64(s.CacheQueries)), CacheHits: at(float64(s.CacheHits)),
-		Preemptions: at(float64(s.Preemptions)), Finished: at(float64(s.Finished)),
-		MaxSeqs: at(float64(r.c.Profile.MaxSeqs)), LoRASlots: at(float64(r.c.Profile.LoRASlots)),
-		StartTime: at(p.started.Seconds(0)), ScrapedAt: r.now,
-	}
+	return fleet.Value{V: v, At: r.now}
 }
 
 // deliver hands the snapshot that is on its way to the routers.
