@@ -85,11 +85,19 @@ func printCompare(w io.Writer, r *sim.Comparison) {
 
 // printWhatIf writes the answer to a what-if question for people.
 func printWhatIf(w io.Writer, r *sim.WhatIf) {
-	fmt.Fprintf(w, "%d replicas, %.0f %% of prompt tokens shareable, %s requests of %s traffic\n\n", r.Replicas, r.Shared*100, withCommas(r.Requests), r.Workload)
+	ranks := ""
+	if r.Ranks > 1 {
+		ranks = fmt.Sprintf(" of %d ranks", r.Ranks)
+	}
+	fmt.Fprintf(w, "%d replicas%s, %.0f %% of prompt tokens shareable, %s requests of %s traffic\n\n", r.Replicas, ranks, r.Shared*100, withCommas(r.Requests), r.Workload)
 	fmt.Fprintf(w, "%-22s %8s %8s\n", "prefix cache hits", "random", "aware")
 	fmt.Fprintf(w, "%-22s %7.1f%% %7.1f%%\n", "formula (s/R, 0.8 s)", r.Formula.Random*100, r.Formula.Aware*100)
 	fmt.Fprintf(w, "%-22s %7.1f%% %7.1f%%\n", "measured", r.Measured.Random*100, r.Measured.Aware*100)
 	fmt.Fprintf(w, "%-22s %8s %8s\n", "mean TTFT", milliText(r.TTFT.Random), milliText(r.TTFT.Aware))
+	if r.Deaf != nil {
+		fmt.Fprintf(w, "%-22s %7.1f%% %7.1f%%\n", "where pins are ignored", r.Deaf.Random*100, r.Deaf.Aware*100)
+		fmt.Fprintf(w, "%-22s %8s %8s\n", "mean TTFT there", milliText(r.DeafTTFT.Random), milliText(r.DeafTTFT.Aware))
+	}
 	fmt.Fprintf(w, "\nby the formula %.0f %% of the prefill compute is saved\n", r.Formula.ComputeSaved*100)
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)

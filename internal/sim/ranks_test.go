@@ -104,3 +104,16 @@ func TestRanksAreNotHeldBack(t *testing.T) {
 		t.Errorf("mean TTFT %.0f ms with the queue, %.0f ms without", queue.TTFTMean, direct.TTFTMean)
 	}
 }
+
+// What pins are worth for a share that can be reused.
+func TestWhatIfRanks(t *testing.T) {
+	p, _ := engine.Lookup(engine.DefaultProfile)
+	w, err := AskWhatIf(p, WhatIfAsk{Replicas: 2, Ranks: 3, Shared: 0.7, Requests: 1500, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("pinned %+v, deaf %+v", w.Measured, *w.Deaf)
+	if w.Ranks != 3 || w.Measured.Aware < 1.5*w.Deaf.Aware || w.Formula.Random != 0.7/6 {
+		t.Errorf("%+v, deaf %+v", w, *w.Deaf)
+	}
+}

@@ -15,6 +15,7 @@ import (
 type WhatIf struct {
 	Schema   string        `json:"schema"`
 	Replicas int           `json:"replicas"`
+	Ranks    int           `json:"ranks,omitempty"` // data-parallel ranks of each; 0: one
 	Shared   float64       `json:"shared"`
 	Ceiling  float64       `json:"ceiling"` // what one endless cache finds in the requests played
 	Workload string        `json:"workload"`
@@ -23,6 +24,11 @@ type WhatIf struct {
 	Measured WhatIfRun     `json:"measured"`
 	// TTFT holds the mean times to first token of the two runs in ms.
 	TTFT WhatIfRun `json:"ttft_mean_ms"`
+	// Deaf and DeafTTFT are the same where replicas of several ranks do not serve a
+	// request at the rank that it names; nil without ranks. Measured and TTFT are with
+	// ranks that do.
+	Deaf     *WhatIfRun `json:"deaf,omitempty"`
+	DeafTTFT *WhatIfRun `json:"deaf_ttft_mean_ms,omitempty"`
 	// Isolation is the price of parting the caches of tenants; nil: it was not asked for.
 	Isolation *Isolation `json:"isolation,omitempty"`
 	// Notes say where the formula is off for these numbers.
@@ -57,6 +63,7 @@ func RuleOfThumb(s float64, replicas int) WhatIfFormula {
 // Users the price of isolation is measured too, see Isolation.
 type WhatIfAsk struct {
 	Replicas int
+	Ranks    int     // data-parallel ranks of each; 0: one
 	Shared   float64 // share of prompt tokens that can be reused
 	Requests int
 	Seed     uint64
@@ -71,21 +78,30 @@ const whatIfLoad = 0.5
 // fleet at half of its capacity, under random balancing and under the penstock
 // policy.
 func AskWhatIf(p engine.Profile, q WhatIfAsk) (WhatIf, error) {
+	engines := q.Replicas * max(1, q.Ranks)
 	if q.Requests <= 0 {
-		q.Requests = min(max(3000, 250*q.Replicas), 40000)
+		q.Requests = min(max(3000, 250*engines), 40000)
 	}
-	t, p, _, err := conversations(p, q.Replicas, q.Shared, whatIfLoad, q.Requests, q.Seed)
+	t, p, _, err := conversations(p, engines, q.Shared, whatIfLoad, q.Requests, q.Seed)
 	if err != nil {
 		return WhatIf{}, err
 	}
-	c := Config{Profile: p, Replicas: q.Replicas, Seed: q.Seed}
+	c := Config{Profile: p, Replicas: q.Replicas, Ranks: q.Ranks, Seed: q.Seed}
 	random := RunContender(c, Contender{Name: "random", Policy: route.PolicyRandom}, t)
 	aware := RunContender(c, Contender{Name: Ours, Policy: route.PolicyPenstock}, t)
 	w := WhatIf{
 		Schema: WhatIfSchema, Replicas: q.Replicas, Shared: q.Shared, Workload: string(workload.KindChat), Requests: t.requests,
-		Ceiling: t.Ceiling(), Formula: RuleOfThumb(q.Shared, q.Replicas),
+		Ceiling: t.Ceiling(), Formula: RuleOfThumb(q.Shared, engines),
 		Measured: WhatIfRun{Random: random.HitRatio, Aware: aware.HitRatio},
 		TTFT:     WhatIfRun{Random: random.TTFTMean, Aware: aware.TTFTMean},
+	}
+	if q.Ranks > 1 {
+		w.Ranks, c.RankKind = q.Ranks, RanksDeaf
+		random = RunContender(c, Contender{Name: "random", Policy: route.PolicyRandom}, t)
+		aware = RunContender(c, Contender{Name: Ours, Policy: route.PolicyPenstock}, t)
+		w.Deaf = &WhatIfRun{Random: random.HitRatio, Aware: aware.HitRatio}
+		w.DeafTTFT = &WhatIfRun{Random: random.TTFTMean, Aware: aware.TTFTMean}
+		c.RankKind = RanksPinned
 	}
 	if q.Tenants > 0 || q.Users > 0 {
 		if w.Isolation, err = isolate(c, q.Shared, whatIfLoad, q.Requests, q.Tenants, q.Users); err != nil {
