@@ -113,7 +113,7 @@ func TestWhatIfRanks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("pinned %+v, deaf %+v", w.Measured, *w.Deaf)
-	if w.Ranks != 3 || w.Measured.Aware < 1.5*w.Deaf.Aware || w.Formula.Random != 0.7/6 {
+	if w.Ranks != 3 || w.Measured.Aware < 1.5*w.Deaf.Aware || w.Formula != RuleOfThumb(0.7, 6) {
 		t.Errorf("%+v, deaf %+v", w, *w.Deaf)
 	}
 }
