@@ -137,6 +137,9 @@ func (d *Dispatch) ask(i int32, dec *route.Decision, peek bool) int {
 	d.index.MatchPinned(e.req.Blocks, d.hits, d.pinned)
 	d.recall(e)
 	d.credits(e)
+	for k := 0; d.prices && k < len(d.slots); k++ {
+		d.joined[k] = d.joins(e, int32(k))
+	}
 	if p, ok := d.policy.(route.Peeker); ok && peek {
 		p.Peek(&d.in, dec)
 	} else {
@@ -152,7 +155,10 @@ func (d *Dispatch) question(e *entry) {
 	in.PromptTokens, in.BlockTokens, in.Arrival = e.prompt, e.blockTokens, e.arrival
 	in.Last = d.isOver(e)
 	in.Slots, in.Drops, in.Hits, in.Pinned = d.slots, d.drops, d.hits, d.pinned
-	in.Queue, in.Credits = nil, nil
+	in.Queue, in.Credits, in.Joins = nil, nil, nil
+	if d.prices {
+		in.Joins = d.joined
+	}
 	if d.queued > 0 || d.heldThere > 0 {
 		in.Queue = d
 	}
@@ -294,7 +300,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.held = e.heldFor(d.now)
 	e.state, e.slot, e.sentAt, e.lastAt = stateSent, slot, d.now, d.now
 	e.life = a.life
-	e.uncached = float64(p.Uncached)
+	e.uncached, e.joins = float64(p.Uncached), p.Joins
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
 	e.predicted = d.afterSending(e, p)

@@ -146,7 +146,7 @@ type Without struct {
 	Terms route.Terms // of the price
 	Order bool        // the queue is first come first served
 	Steal bool        // a replica with room takes nothing from other queues
-	Meet  bool        // requests of one new beginning do not wait for each other
+	Meet  bool        // requests of one new beginning do not wait for each other, nor share a step
 	Again bool        // a held request whose cache is gone is not asked for anew
 }
 

@@ -91,6 +91,7 @@ func (d *Dispatch) priceAt(i, slot int32) *route.Candidate {
 	if d.hits[slot] > 0 && d.slots[slot].PinnedBlocks > 0 {
 		d.pinned[slot] = int32(d.index.PinnedPrefix(slot, e.req.Blocks))
 	}
+	d.joined[slot] = d.joins(e, slot)
 	d.scratch.PriceAt(&d.in, slot)
 	return &d.scratch
 }

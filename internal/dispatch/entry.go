@@ -50,13 +50,14 @@ type entry struct {
 	waited      bool     // its caller was told that it is held
 	prior       bool     // a session hint stood in for the index
 	cold        bool     // others were told that it waits for any replica
+	joins       bool     // it shares the step of a prompt that begins as it does
 	prompt      float64
 	blockTokens float64
 	tried       []uint64 // keys of endpoints where an attempt failed
 
 	// What was charged to the slot, to be taken back.
 	work     float64 // seconds of prefill, x
-	estimate float64 // work and the steps that it rides on, were it alone
+	estimate float64 // work and the steps that it rides on, were it alone or among those that it joins
 	share    float64 // work and its part of a full step
 	chunks   float64
 	uncached float64 // tokens

@@ -96,3 +96,33 @@ func (d *Dispatch) follow(i, k int32, dec *route.Decision) bool {
 	dec.Settle(slot, route.WhyFollows)
 	return true
 }
+
+// joins reports whether an entry that goes to a slot now is computed in the same step as
+// the last prompt that was sent there, and finds in it what that prompt computes: the
+// siblings of a burst come at the same moment. That prompt must not have begun: another
+// one is computed before it, or the decode step that ran when it came is not over.
+// Without this each sibling would be charged with a step of its own behind the first,
+// and one that has to compute all of it elsewhere would look as good.
+func (d *Dispatch) joins(e *entry, slot int32) bool {
+	s, a := &d.slots[slot], &d.aux[slot]
+	if s.Unstarted == 0 || s.Streams == 0 || d.hits[slot] == 0 || d.o.Without.Meet {
+		return false
+	}
+	o := &d.entries[a.fifo.tail]
+	if o.req == nil || len(o.req.Blocks) == 0 {
+		return false
+	}
+	before := s.UncachedTokens
+	step := d.learned.coef.Step(float64(s.Streams)+s.ForeignStreams, s.CtxTokens) * s.Speed
+	if d.now.Seconds(o.sentAt) >= step/2 {
+		if a.fifo.head == a.fifo.tail {
+			return false
+		}
+		before -= d.entries[a.fifo.head].uncached
+	}
+	if float64(common(e.req.Blocks, o.req.Blocks))*e.blockTokens <= o.prompt-o.uncached {
+		return false // what they share was there before
+	}
+	rest := e.prompt - float64(d.hits[slot])*e.blockTokens
+	return before+rest <= d.learned.coef.Chunk
+}

@@ -70,3 +70,33 @@ func TestCommon(t *testing.T) {
 		}
 	}
 }
+
+// Siblings that come at one moment to replicas that decode are computed in one step:
+// they stay together, though nothing is held. The production code without that spreads
+// them, which shows that the test can fail.
+func TestSiblingsShareAStep(t *testing.T) {
+	p, _ := engine.Lookup("llama-3.1-8b-rtxpro6000")
+	p.KVTokens = 400_000
+	for _, alone := range []bool{false, true} {
+		w := newWorld(t, 3, p, Options{Fixed: true, Without: Without{Meet: alone}})
+		for k := range 12 { // every replica streams
+			w.timers = append(w.timers, arrival{w.now, prompt(16, part{uint64(100 + k), 200}), 4000})
+		}
+		const siblings = 6
+		at := w.now.AddSeconds(10)
+		for range siblings {
+			w.timers = append(w.timers, arrival{at, prompt(16, part{1, 1600}), 50})
+		}
+		used := map[int32]bool{}
+		w.onSend = func(s Send) {
+			if len(s.Request.Blocks) == 100 {
+				used[s.Slot] = true
+			}
+		}
+		w.run(fleet.Never)
+		w.check()
+		if together := len(used) == 1; together == alone {
+			t.Errorf("siblings went to %d replicas, priced alone: %v", len(used), alone)
+		}
+	}
+}

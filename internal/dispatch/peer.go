@@ -327,7 +327,11 @@ func (d *Dispatch) Peer(from int32) PeerLoad {
 func (d *Dispatch) charge(i, slot int32, blocks []uint64) {
 	e, s, a, l := &d.entries[i], &d.slots[slot], &d.aux[slot], &d.learned
 	e.chunks = math.Ceil(e.uncached / l.coef.Chunk)
-	e.estimate = e.work + l.coef.Base*e.chunks*s.Speed
+	steps := e.chunks
+	if e.joins {
+		steps = e.uncached / l.coef.Chunk
+	}
+	e.estimate = e.work + l.coef.Base*steps*s.Speed
 	e.share = e.work*l.missed.ratio() + l.coef.Base*e.uncached/l.coef.Chunk*s.Speed
 	e.tail = max(0, e.prompt-float64(len(blocks))*e.blockTokens)
 

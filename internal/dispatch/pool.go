@@ -55,6 +55,8 @@ type Dispatch struct {
 	hits    []int32
 	pinned  []int32
 	cold    []bool
+	joined  []bool
+	prices  bool // the policy looks at more than a score of its own
 
 	adapterWait []float64
 	holders     map[string]int32 // slots that an adapter is believed at, by name
@@ -159,7 +161,8 @@ func (d *Dispatch) SetPolicy(p route.Policy) {
 // not found to harm.
 func (d *Dispatch) setQueues() {
 	aware, ok := d.policy.(route.QueueAware)
-	d.queues = d.o.Queue && ok && aware.SeesQueue() && !d.guards.of[GuardQueue].off
+	d.prices = ok && aware.SeesQueue()
+	d.queues = d.o.Queue && d.prices && !d.guards.of[GuardQueue].off
 }
 
 // Policy returns the name of the policy in use.
@@ -201,6 +204,7 @@ func (d *Dispatch) addSlot(id string) int32 {
 		d.hits = append(d.hits, 0)
 		d.pinned = append(d.pinned, 0)
 		d.cold = append(d.cold, false)
+		d.joined = append(d.joined, false)
 		d.adapterWait = append(d.adapterWait, 0)
 	}
 	d.slots[i] = route.Slot{ID: id, Key: xxh3.HashString(id), Speed: 1, KVLimit: 1, Drop: route.DropGone}

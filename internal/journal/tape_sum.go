@@ -100,7 +100,7 @@ func (s *summer) candidate(c *route.Candidate) {
 	if c.Drop != route.DropNone {
 		return // what else is in it was left by an earlier pick
 	}
-	s.yes(c.Full)
+	s.yes(c.Full, c.Joins)
 	s.number(uint64(uint32(c.Hit)))
 	s.float(c.OwnMS)
 	s.small(c.Terms[:]...)

@@ -14,6 +14,7 @@ type Candidate struct {
 	Slot     int32
 	Drop     Drop
 	Full     bool   // placing the request evicts cached blocks
+	Joins    bool   // it is computed in the same step as a prompt that begins as it does
 	Endpoint string // endpoint ID
 
 	Hit      int32   // leading blocks believed cached

@@ -140,7 +140,10 @@ type Input struct {
 	// Credits holds, per slot, how many of the tokens that are missing there earlier
 	// requests have paid for, in delay, for want of a copy. nil: none.
 	Credits []float32
-	Queue   QueueView // nil: the router's own queue is off
+	// Joins says, per slot, that a prompt is about to be computed there of which this
+	// request needs the beginning, and that both fit into one step. nil: nowhere.
+	Joins []bool
+	Queue QueueView // nil: the router's own queue is off
 	// AdapterCold says, per slot, that the request's LoRA adapter would have to be
 	// loaded there first. nil where the request names no adapter.
 	AdapterCold []bool

@@ -11,8 +11,8 @@ const PolicyPenstock = "penstock"
 // on simulated workloads of seven families; none is meant to be tuned.
 const (
 	evictionPrice = 2.0  // times the hit share: expected repeats of an evicted prefix
-	memoryPrice   = 0.3  // of a decode step for each output token, times the share pinned
-	memoryFactor  = 20.0 // at most: the price rises as used/(1-used)
+	memoryPrice   = 0.15 // of a decode step for each output token, times the share pinned
+	memoryFactor  = 20.0 // at most: the price rises as used^3/(1-used)
 	leastFree     = 0.03 // free share below which the price rises no more
 )
 
@@ -83,10 +83,11 @@ func (c *Candidate) PriceAt(in *Input, slot int32) {
 // With n uncached tokens, x their prefill seconds, step one decode step there and
 // k the share of time that is left for prefill beside decode steps:
 //
-//	own delay  (pending + ahead + memory wait)*k + x + (1/2 + chunks)*step
+//	own delay  (pending + ahead + memory wait)*k + x + (1/2 + chunks)*step, or of a step
+//	           only the part of a chunk that n is, where it joins a prompt that is pending
 //	others     x * (behind + to come + exchange*streams + 2*hit share where the cache is full)
 //	decode     exchange * output * (DSeq*streams + DCtx*context)
-//	memory     0.3 * output * step * newly pinned share * used/(1 - used)
+//	memory     0.15 * output * step * newly pinned share * used^3/(1 - used)
 //	followers  less the part of x, and of what it costs others, that earlier requests
 //	           paid for want of the copy that it makes; nothing where the cache is full
 func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
@@ -108,10 +109,13 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	t := &c.Terms
 	pending, ahead, wait := float64(c.PendingMS)*k, float64(c.AheadMS)*k, wait*k
 	steps := (0.5 + chunks) * step
+	if c.Joins {
+		steps = n / e.Chunk * step
+	}
 	behind, toCome := work*float64(c.Behind), work*x.Pressure
 	stall, evicted := work*x.Exchange*max(0, streams-float64(c.Yielding)), work*full
 	decode := x.Exchange * x.OwnOutput * (e.DSeq*streams + e.DCtx*ctx) * speed
-	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used/max(leastFree, 1-used))
+	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used*used*used/max(leastFree, 1-used))
 	adapter := float64(c.AdapterMS)
 
 	followers := 0.0
@@ -152,13 +156,14 @@ func (c *Candidate) leaveOut(without Terms) {
 
 // memory returns the wait until KV memory and a seat in the batch are free, in the
 // unit of step, the used share after placing and the share that is newly pinned.
-// Streams end, and give memory and seats back, every output*step on average.
+// Requests end, and give memory and seats back, every output*step on average. What waits
+// for its first token ends as well: a replica without a stream yet is not full for ever.
 func (c *Candidate) memory(step, output float64) (wait, used, share float64) {
 	if limit := float64(c.LimitKV); limit > 0 {
 		use := float64(c.UsedKV) + float64(c.NewKV)
 		used, share = use/limit, float64(c.NewKV)/limit
 		if use > limit {
-			wait = (use - limit) * output * step / max(1, float64(c.CtxTokens))
+			wait = (use - limit) * output * step / max(1, float64(c.CtxTokens), float64(c.UsedKV))
 		}
 	}
 	if c.SeatsFree < 1 {

@@ -71,6 +71,7 @@ func (c *Candidate) observe(in *Input, s *Slot) {
 	c.PendingMS = float32(s.Pending(in.Now) * 1e3)
 	c.AheadMS, c.Behind, c.AdapterMS, c.CostMS, c.OwnMS = 0, 0, 0, 0, 0
 	c.Speed = float32(s.Speed)
+	c.Joins = in.Joins != nil && in.Joins[c.Slot]
 	c.UsedKV = float32(float64(s.PinnedBlocks)*in.BlockTokens + s.TailTokens + s.Generated)
 	c.NewKV = float32(max(0, in.PromptTokens-float64(pinned)*in.BlockTokens))
 	c.LimitKV = float32(s.KVTokens * s.KVLimit)

@@ -69,7 +69,7 @@ func TestPrice(t *testing.T) {
 		TermStreams:     work * 0.25 * 4,
 		TermEvicted:     work * 2 * 0.5, // 20 new blocks do not fit beside 995 of 1000
 		TermDecode:      1e3 * 0.25 * 100 * (4*50e-6 + 20000*1e-7),
-		TermMemoryPrice: 0.3 * 100 * step * (2400.0 / 40000) * used / (1 - used),
+		TermMemoryPrice: 0.15 * 100 * step * (2400.0 / 40000) * used * used * used / (1 - used),
 	}
 	sum := 0.0
 	for term := range Term(NumTerms) {
@@ -101,8 +101,14 @@ func TestPrice(t *testing.T) {
 // Waits for memory and for a seat.
 func TestMemoryWait(t *testing.T) {
 	full := Candidate{UsedKV: 9000, NewKV: 2000, LimitKV: 10000, CtxTokens: 8000, Streams: 10, SeatsFree: 5}
-	if w, _, _ := full.memory(20, 100); math.Abs(w-1000*100*20/8000.0) > 1e-9 {
-		t.Errorf("wait for memory %v ms, want 250", w)
+	if w, _, _ := full.memory(20, 100); math.Abs(w-1000*100*20/9000.0) > 1e-9 {
+		t.Errorf("wait for memory %v ms, want 222", w)
+	}
+	// Nothing streams yet: what is there ends all the same, in the time of an answer.
+	fresh := full
+	fresh.CtxTokens, fresh.Streams = 0, 0
+	if w, _, _ := fresh.memory(20, 100); math.Abs(w-1000*100*20/9000.0) > 1e-9 {
+		t.Errorf("wait for memory without a stream %v ms, want 222", w)
 	}
 	seats := Candidate{CtxTokens: 8000, Streams: 10, SeatsFree: -2}
 	if w, _, _ := seats.memory(20, 100); math.Abs(w-3*100*20/10.0) > 1e-9 {
