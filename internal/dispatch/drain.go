@@ -222,25 +222,17 @@ func (d *Dispatch) askAgain(i, slot int32, was int8, out []Send) ([]Send, bool) 
 // steal gives a slot with room the request of the longest other queue that gains
 // most by it.
 func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
-	from, most := int32(-1), 0.0
 	if d.o.Without.Steal {
 		return out, false
 	}
-	for r := range d.slots {
-		if int32(r) == slot || d.slots[r].Queued == d.slots[r].QueuedLast {
-			continue
-		}
-		if w := d.workBefore(int32(r)); w > most {
-			from, most = int32(r), w
-		}
-	}
+	from, last := d.longest(slot)
 	if from < 0 {
 		return out, false
 	}
 	best, gain := int32(-1), 1e-3
 	var order admit.Order
 	for _, l := range d.aux[from].queue.lines {
-		if l.tenant == d.shares.over {
+		if l.tenant == d.shares.over && !last {
 			continue
 		}
 		o := d.order(l)
@@ -264,6 +256,31 @@ func (d *Dispatch) steal(slot int32, out []Send) ([]Send, bool) {
 	d.dequeue(best)
 	d.n.Stolen++
 	return d.release(best, slot, route.WhyStolen, out), true
+}
+
+// longest returns the other slot with the longest queue; -1 where there is none. last says
+// that only the tenant over its share has something there, and that this slot is one of
+// its places and it is owed some: else it waits at one of them while the next one idles.
+func (d *Dispatch) longest(slot int32) (from int32, last bool) {
+	from, most := int32(-1), 0.0
+	for r := range d.slots {
+		if int32(r) == slot || d.slots[r].Queued == d.slots[r].QueuedLast {
+			continue
+		}
+		if w := d.workBefore(int32(r)); w > most {
+			from, most = int32(r), w
+		}
+	}
+	x := &d.shares
+	if from >= 0 || x.over < 0 || int(slot) >= len(x.allowed) || !x.allowed[slot] || !d.underServed() {
+		return from, false
+	}
+	for r := range d.slots {
+		if q := &d.aux[r].queue; int32(r) != slot && q.work > most {
+			from, most = int32(r), q.work
+		}
+	}
+	return from, true
 }
 
 // workBefore is the work in a slot's queue without that of the tenant over its share,

@@ -16,7 +16,10 @@ import (
 // was sent to the replicas before they come has their steps, their memory and their
 // caches, and is not taken back. So while others are active, a tenant that is over
 // its share keeps to some of the replicas, goes last everywhere, and leaves the
-// memory that the others lately had.
+// memory that the others lately had. It still gets its fair share of the work and of the
+// memory, the scarcer of the two (A. Ghodsi and others, Dominant resource fairness, NSDI
+// 2011): a burst that was taken for a flood is over soon, and nobody starves on replicas
+// that idle.
 const (
 	// overFactor is how many times the demand per weight of every other tenant, the
 	// work that waits included, makes one that is over its share. Natural bursts of
@@ -49,7 +52,7 @@ const (
 	// peakReserve times the most memory that the others had at a replica in about
 	// peakSeconds is left free there.
 	peakReserve = 1.3
-	peakSeconds = 120
+	peakSeconds = 60
 	// leastActive is the demand, as a part of what the pool can do, from which a tenant
 	// counts as active.
 	leastActive = 0.001
@@ -92,6 +95,9 @@ type shares struct {
 	next     fleet.Time // when shares are looked at again
 	capacity float64    // the most work a second that the pool was seen to serve
 	memory   float64    // seconds for which demand is remembered; 0: demandSeconds
+	part     float64    // fair share of the tenant over its share among those that are active
+	tokens   float64    // KV memory of the pool
+	overKV   float64    // of it, what that tenant holds, answers included
 	arrived  uint64     // requests that had come by counted
 	counted  fleet.Time
 	places   int    // replicas that the tenant may use
@@ -149,6 +155,7 @@ func (d *Dispatch) weigh(e *entry, over bool) {
 	if over {
 		a.over++
 		a.overKV += e.kv
+		d.shares.overKV += e.kv
 		d.slots[e.slot].Yielding++
 		return
 	}
@@ -162,6 +169,7 @@ func (d *Dispatch) unweigh(e *entry) {
 	if e.over {
 		a.over--
 		a.overKV -= e.kv
+		d.shares.overKV -= e.kv
 		d.slots[e.slot].Yielding--
 		e.over = false
 		return
@@ -195,16 +203,17 @@ func (d *Dispatch) heldWork(u *tenantLoad) float64 {
 	return u.work + l.output.v*(l.coef.DSeq*float64(u.queued)+l.coef.DCtx*u.tokens)
 }
 
-// memoryUsed is the part of the pool's KV memory that requests in flight hold.
-func (d *Dispatch) memoryUsed() float64 {
-	used, all := 0.0, 0.0
+// memoryUsed is the part of the pool's KV memory that requests in flight hold, and all
+// of that memory in tokens.
+func (d *Dispatch) memoryUsed() (part, all float64) {
+	used := 0.0
 	for i := range d.slots {
 		if s := &d.slots[i]; s.Drop == route.DropNone && s.KVTokens > 0 {
 			used += float64(s.PinnedBlocks)*d.learned.blockTokens + s.TailTokens + s.Generated
 			all += s.KVTokens * s.KVLimit
 		}
 	}
-	return used / max(1, all)
+	return used / max(1, all), all
 }
 
 // judgeShares looks which tenant is over its share.
@@ -229,13 +238,15 @@ func (d *Dispatch) judgeShares() {
 		}
 	}
 	x.capacity = max(total, x.capacity*math.Exp2(-judgeEvery/capacityHalf))
+	used, tokens := d.memoryUsed()
+	x.tokens = tokens
 	least := leastActive * x.capacity * memory
 	if second <= least {
 		d.setOver(-1)
 		return
 	}
 	if x.over >= 0 {
-		if first == x.over && (x.tenants[first].queued > 0 || d.memoryUsed() > tightMemory) {
+		if first == x.over && (x.tenants[first].queued > 0 || used > tightMemory) {
 			x.idle = d.now
 		}
 		if d.now.Seconds(x.idle) > overEnds {
@@ -243,21 +254,37 @@ func (d *Dispatch) judgeShares() {
 			return
 		}
 	} else {
-		weights := 0.0
-		for t := range x.tenants {
-			u := &x.tenants[t]
-			if u.queued > 0 || u.asked.value(d.now, memory) > least {
-				weights += d.fair.Weight(int32(t))
-			}
-		}
-		if most < overFactor*second || most/memory < overShare*x.capacity/weights ||
-			x.tenants[first].queued == 0 && d.memoryUsed() <= tightMemory {
+		// most is by weight, and so is what it is compared with.
+		if most < overFactor*second || most/memory < overShare*x.capacity*d.fairPart(first)/d.fair.Weight(first) ||
+			x.tenants[first].queued == 0 && used <= tightMemory {
 			return
 		}
 		d.setOver(first)
 	}
+	x.part = d.fairPart(x.over)
 	own := x.tenants[x.over].served.value(d.now, servedSeconds) / servedSeconds
 	d.setPlaces(d.placesFor(total - own))
+}
+
+// fairPart is a tenant's part of the weights of those that are active, itself included.
+func (d *Dispatch) fairPart(t int32) float64 {
+	x := &d.shares
+	memory, weights := x.remembers(), d.fair.Weight(t)
+	for i := range x.tenants {
+		u := &x.tenants[i]
+		if int32(i) != t && (u.queued > 0 || u.asked.value(d.now, memory) > leastActive*x.capacity*memory) {
+			weights += d.fair.Weight(int32(i))
+		}
+	}
+	return d.fair.Weight(t) / weights
+}
+
+// underServed reports whether the tenant over its share gets less than its fair share of
+// the work that the pool can do, and holds no more than that of its memory.
+func (d *Dispatch) underServed() bool {
+	x := &d.shares
+	own := x.tenants[x.over].served.value(d.now, servedSeconds) / servedSeconds
+	return own < x.part*x.capacity && x.overKV <= x.part*x.tokens
 }
 
 // setOver makes a tenant the one over its share; -1 none.
@@ -304,7 +331,8 @@ func (d *Dispatch) placesFor(others float64) int {
 	}
 	each := max(carried/float64(n), d.shares.capacity/float64(max(1, d.ready)))
 	need := others / each / othersLoad
-	return min(max(d.ready-int(math.Ceil(need)), 1), max(1, d.ready))
+	fair := int(math.Ceil(d.shares.part*float64(d.ready) - 0.01))
+	return min(max(d.ready-int(math.Ceil(need)), fair, 1), max(1, d.ready))
 }
 
 // setPlaces chooses the replicas for the tenant over its share, the same ones in
@@ -370,9 +398,10 @@ func (d *Dispatch) kept(e *entry, slot int32) bool {
 }
 
 // crowds reports whether an entry of the tenant over its share would take at a slot
-// what others are about to need: the next step, or the memory that they lately had.
+// what others are about to need: the next step, or the memory that they lately had. What
+// it is owed itself crowds nobody.
 func (d *Dispatch) crowds(e *entry, slot int32) bool {
-	if !d.isOver(e) {
+	if !d.isOver(e) || d.underServed() {
 		return false
 	}
 	s, a := &d.slots[slot], &d.aux[slot].share
