@@ -14,6 +14,11 @@ const (
 	memoryPrice   = 0.15 // of a decode step for each output token, times the share pinned
 	memoryFactor  = 20.0 // at most: the price rises as used^3/(1-used)
 	leastFree     = 0.03 // free share below which the price rises no more
+	// bothSides is the exchange rate below which a stream's part of the decode steps is
+	// charged for the others as well, in full where a second of E2E is worth next to
+	// nothing. Above it requests wait for seats and memory, which fuller batches give
+	// back sooner.
+	bothSides = 0.1
 )
 
 // penstock prices each candidate with what the request costs there, itself and
@@ -86,7 +91,8 @@ func (c *Candidate) PriceAt(in *Input, slot int32) {
 //	own delay  (pending + ahead + memory wait)*k + x + (1/2 + chunks)*step, or of a step
 //	           only the part of a chunk that n is, where it joins a prompt that is pending
 //	others     x * (behind + to come + exchange*streams + 2*hit share where the cache is full)
-//	decode     exchange * output * (DSeq*streams + DCtx*context)
+//	decode     exchange * output * (DSeq*streams + DCtx*context), up to twice that where
+//	           first tokens come fast: what it costs the streams is about what they cost it
 //	memory     0.15 * output * step * newly pinned share * used^3/(1 - used)
 //	followers  less the part of x, and of what it costs others, that earlier requests
 //	           paid for want of the copy that it makes; nothing where the cache is full
@@ -115,6 +121,7 @@ func (c *Candidate) Price(e *Coef, x *Context, prompt float64) {
 	behind, toCome := work*float64(c.Behind), work*x.Pressure
 	stall, evicted := work*x.Exchange*max(0, streams-float64(c.Yielding)), work*full
 	decode := x.Exchange * x.OwnOutput * (e.DSeq*streams + e.DCtx*ctx) * speed
+	decode *= 1 + max(0, 1-x.Exchange/bothSides)
 	memory := memoryPrice * x.OwnOutput * step * share * min(memoryFactor, used*used*used/max(leastFree, 1-used))
 	adapter := float64(c.AdapterMS)
 

@@ -86,6 +86,14 @@ func TestPrice(t *testing.T) {
 		t.Errorf("predicted %.3f ms and %d cached, want %.3f and 1000", d.PredictedTTFTMS, d.PredictedCached, own)
 	}
 
+	// Where first tokens come fast, what it costs the streams counts as well.
+	in.Context.Exchange = 0.02
+	Penstock().Pick(in, &d)
+	if got, want := float64(d.Pick().Terms[TermDecode]), 1.8*1e3*0.02*100*(4*50e-6+20000*1e-7); math.Abs(got-want) > 1e-3 {
+		t.Errorf("decode %.3f ms, want %.3f", got, want)
+	}
+	in.Context.Exchange = 0.25
+
 	// Terms that are left out are zero, the others as they were.
 	in.Context.Without = TermPending.Only() | TermEvicted.Only()
 	Penstock().Pick(in, &d)
