@@ -180,6 +180,7 @@ func (d *Dispatch) question(e *entry) {
 		in.Context.Without |= route.TermAdapter.Only()
 	}
 	in.Bare, in.Blind = d.o.Bare, d.blind.ratio()
+	in.KinCold, in.KinWarm = d.blind.cold.mostly(), d.blind.warm.mostly()
 	if d.snap != nil {
 		in.SnapshotVersion, in.SnapshotAt = d.snap.Version, d.snap.At
 	}
@@ -309,7 +310,6 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	d.charge(i, slot, e.req.Blocks)
 	d.warmed(i, false)
 	d.tell(NoteSent, i, 0)
-	d.blind.ours(d.now)
 	if e.req.Adapter != "" {
 		d.useAdapter(slot, e.req.Adapter)
 	}
@@ -323,7 +323,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	a.sent++
 	d.n.InFlight++
 	d.n.Sent++
-	d.countAway(dec, p)
+	d.blind.ours(d.now, e.req.Blocks, d.countAway(dec, p))
 	id, pin := d.whereIs(slot)
 	return append(out, Send{
 		Ticket: d.ticket(i), Slot: slot, Endpoint: id, URL: a.url, Pin: pin, Request: e.req,
@@ -331,12 +331,13 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	})
 }
 
-// countAway counts picks that passed a warmer replica over.
-func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) {
+// countAway counts picks that passed a warmer replica over. It returns the most blocks
+// that any has.
+func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) (best int32) {
 	if dec.DemotedByLoad {
 		d.n.DemotedByLoad++
 	}
-	best := p.Hit
+	best = p.Hit
 	for k := range dec.Candidates {
 		if c := &dec.Candidates[k]; c.Drop == route.DropNone {
 			best = max(best, c.Hit)
@@ -345,6 +346,7 @@ func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) {
 	if p.Hit < best-best/2 {
 		d.n.AwayFromWarm++
 	}
+	return best
 }
 
 // Preview decides without sending: explain a request that is not run.

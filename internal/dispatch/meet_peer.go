@@ -16,9 +16,6 @@ import (
 // MarksMost bounds the hashes of a request that leads, as they are told.
 const MarksMost = 64
 
-// followsMost bounds how far a chain of requests that follow each other is looked at.
-const followsMost = 4
-
 // meetKey is the key under which requests find the one that leads them: of the first
 // block that no replica holds, and of what parts turns in a queue.
 func (d *Dispatch) meetKey(e *entry, tie uint64) uint64 {

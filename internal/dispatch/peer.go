@@ -4,6 +4,7 @@ package dispatch
 
 import (
 	"math"
+	"slices"
 
 	"github.com/penstock-project/penstock/internal/fleet"
 )
@@ -51,6 +52,10 @@ type Note struct {
 	FCFS   float64
 
 	Tokens float64 // of NoteProgress
+
+	// More says that more notes of the same router and moment follow. The receiver sets
+	// it, so that a place that one note opens and the next one takes is left alone.
+	More bool
 }
 
 // peer is what a dispatch keeps of another router.
@@ -137,7 +142,8 @@ func (d *Dispatch) Tell(dst []Note) []Note {
 }
 
 // Hear takes a note of another router in. peer numbers the router, from 1. A note
-// that makes no sense (an endpoint or a request that is not known) is ignored.
+// that makes no sense (an endpoint or a request that is not known) is ignored. What is
+// held here goes where there is room now, unless more notes of the same moment follow.
 func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send {
 	d.begin(now)
 	for int(from) >= len(d.peers) {
@@ -147,39 +153,49 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 	if p.known == nil {
 		p.known = map[Ticket]int32{}
 	}
+	if slot := d.hear(from, p, n); slot >= 0 && !slices.Contains(d.roomAt, slot) {
+		d.roomAt = append(d.roomAt, slot)
+	}
+	if n.More {
+		return out
+	}
+	for _, slot := range d.roomAt {
+		out = d.drain(slot, out)
+	}
+	d.roomAt = d.roomAt[:0]
+	return out
+}
+
+// hear books a note, and returns the slot where it makes room; -1: nowhere.
+func (d *Dispatch) hear(from int32, p *peer, n *Note) (room int32) {
+	room = -1
 	i, ok := p.known[n.Ticket]
 	switch n.Kind {
 	case NoteCold:
 		if ok {
-			out = d.hearEnd(p, n.Ticket, i, out)
+			room = d.hearEnd(p, n.Ticket, i)
 		}
 		p.known[n.Ticket] = d.hearCold(from, n)
 	case NoteSent, NoteHeld:
-		was, cold := int32(-1), false
+		cold := ok && d.entries[i].cold
 		if ok {
-			was, cold = d.entries[i].slot, d.entries[i].cold
-			d.dropPeer(i)
-			delete(p.known, n.Ticket)
+			room = d.hearEnd(p, n.Ticket, i)
 		}
 		slot := d.slotOf(n.Key)
 		if slot < 0 {
 			p.unknown++
-		} else {
-			if n.Kind == NoteSent {
-				d.blind.theirs(d.now)
-			}
-			i = d.hearNew(from, n, slot)
-			d.entries[i].cold = cold
-			p.known[n.Ticket] = i
+			return room
 		}
-		if was >= 0 { // not before the place that it took is charged
-			return d.drain(was, out)
+		if n.Kind == NoteSent {
+			d.blind.theirs(d.now, n.Blocks)
 		}
+		i = d.hearNew(from, n, slot)
+		d.entries[i].cold = cold
+		p.known[n.Ticket] = i
 	case NoteFirst:
 		if ok && d.entries[i].state == stateSent {
-			slot := d.entries[i].slot
+			room = d.entries[i].slot
 			d.start(i, d.now, true)
-			return d.drain(slot, out)
 		}
 	case NoteProgress:
 		if ok && d.entries[i].state == stateStream && n.Tokens > 0 {
@@ -187,10 +203,10 @@ func (d *Dispatch) Hear(now fleet.Time, from int32, n *Note, out []Send) []Send 
 		}
 	case NoteEnd, NoteReleased:
 		if ok {
-			return d.hearEnd(p, n.Ticket, i, out)
+			room = d.hearEnd(p, n.Ticket, i)
 		}
 	}
-	return out
+	return room
 }
 
 // hearCold makes an entry for a request that waits at another router for any replica.
@@ -261,15 +277,12 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 	return i
 }
 
-// hearEnd forgets a request of another router.
-func (d *Dispatch) hearEnd(p *peer, t Ticket, i int32, out []Send) []Send {
+// hearEnd forgets a request of another router, and returns where it was; -1: nowhere.
+func (d *Dispatch) hearEnd(p *peer, t Ticket, i int32) (slot int32) {
 	delete(p.known, t)
-	slot := d.entries[i].slot
+	slot = d.entries[i].slot
 	d.dropPeer(i)
-	if slot < 0 {
-		return out
-	}
-	return d.drain(slot, out)
+	return slot
 }
 
 // dropPeer takes back what an entry of another router is charged with.

@@ -70,9 +70,10 @@ type Dispatch struct {
 	blind     blindness
 	rank      int // of this router among those that share the traffic
 	routers   int
-	peers     []peer // other routers, by number
-	heldThere int    // entries that wait in other routers' queues
-	coldThere int    // requests that other routers hold for any replica
+	peers     []peer  // other routers, by number
+	roomAt    []int32 // slots where notes made room and more notes follow
+	heldThere int     // entries that wait in other routers' queues
+	coldThere int     // requests that other routers hold for any replica
 
 	spare     []*line           // empty lines of queues
 	scratch   route.Candidate   // of priceAt

@@ -7,7 +7,6 @@ import (
 	"math/bits"
 
 	"github.com/penstock-project/penstock/internal/admit"
-	"github.com/penstock-project/penstock/internal/fleet"
 )
 
 const (
@@ -25,6 +24,9 @@ const (
 	fcfsShare = 0.5
 	// allGoFirst is work in seconds that all other work goes before.
 	allGoFirst = 1e6
+	// notYet is beyond every rank: of a request that waits behind one of another
+	// router's queue. Until that one went nobody leaves it a place.
+	notYet = 1e12
 )
 
 // bucketOf returns the bucket of x seconds of work.
@@ -281,22 +283,14 @@ func (d *Dispatch) Position(slot int32, class uint8, tenant int32, x float64) (a
 // where half of what first come first served would have cost counts as waited
 // already. Short ones go first, and every one goes in time.
 func (d *Dispatch) ratio(e *entry) float64 {
+	r := (e.work + slack) / (d.now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
 	if d.o.Without.Order {
-		return e.arrived.Seconds(0) // the oldest first
+		r = e.arrived.Seconds(0) // the oldest first
 	}
-	r := e.rank(d.now)
-	if e.behind == 0 {
-		return r
-	}
-	// One that follows is behind the one that leads it, and that may follow another.
-	for o, k := d.waitsBehind(e), 0; o != nil && k < followsMost; o, k = d.waitsBehind(o), k+1 {
-		r = max(r, o.rank(d.now))
+	if e.behind != 0 && d.waitsBehind(e) != nil {
+		r += notYet
 	}
 	return r
-}
-
-func (e *entry) rank(now fleet.Time) float64 {
-	return (e.work + slack) / (now.Seconds(e.arrived) + fcfsShare*e.fcfs + slack)
 }
 
 // order ranks a line's next request among lines.

@@ -88,6 +88,7 @@ type Decision struct {
 	Engine  Coef
 	Context Context
 	blind   float64   // Input.Blind
+	part    int32     // Input.Part, or what the beginning says in its place; -1: none
 	slots   []Slot    // Input.Slots; nil in a copy
 	costs   []float64 // memory of CopyFrom
 

@@ -54,9 +54,8 @@ type Slot struct {
 	KVLimit      float64 // share of KVTokens that is usable without preemption, 0..1
 	MaxSeqs      float64 // seats in the batch; 0 unknown
 
-	// Mine says that this router rather than its peers takes the endpoint where others
-	// cost the same and picks of the peers are not known yet.
-	Mine bool
+	// Part is the part of the endpoints that this one belongs to, from 0; see Input.Part.
+	Part int32
 
 	// Yielding counts the requests in flight of a tenant that is over its share:
 	// nobody makes way for its streams.
@@ -158,6 +157,13 @@ type Input struct {
 	// mean, at most 1: routers that see the same fleet at the same moment must not
 	// all choose the same replica.
 	Blind float64
+	// Part is the part of the endpoints that this router rather than its peers takes
+	// where others cost about the same, of Parts, one a router; Parts 0: there are none.
+	// With KinCold or KinWarm, picks of the same moment are often of requests that begin
+	// alike: then the beginning says which part is taken, in each router the same. The
+	// one is for requests of which less than half is cached anywhere, see Cold.
+	Part, Parts      int32
+	KinCold, KinWarm bool
 
 	// Bare asks for the choice alone: nobody reads the candidates' terms and
 	// scraped signals.
@@ -208,3 +214,7 @@ type QueueAware interface {
 	// SeesQueue reports whether Pick uses Input.Queue.
 	SeesQueue() bool
 }
+
+// Cold reports whether less than half of a prompt of n blocks is cached where most of it
+// is, which is hit blocks.
+func Cold(hit int32, n int) bool { return 2*int(hit) < n }

@@ -22,13 +22,22 @@ func (d *Decision) stamp(in *Input, policy string) {
 	d.PromptTokens, d.BlockTokens = in.PromptTokens, in.BlockTokens
 	d.Engine, d.Context = in.Engine, in.Context
 	d.blind, d.slots = in.Blind, in.Slots
+	d.part = -1
+	if in.Parts > 1 {
+		d.part = in.Part
+	}
 }
 
 // begin resets d for a pick of the named policy and fills in one candidate a slot
 // with its raw inputs.
 func (d *Decision) begin(in *Input, policy string) {
 	d.stamp(in, policy)
-	d.TieKey = tieKey(in)
+	var deepest int32
+	d.TieKey, deepest = tieKey(in)
+	if in.Parts > 1 && (in.KinCold && Cold(deepest, len(in.Request.Blocks)) || in.KinWarm && !Cold(deepest, len(in.Request.Blocks))) {
+		const salt = 0x6b696e
+		d.part = int32(Mix(d.TieKey, salt) % uint64(in.Parts))
+	}
 	if n := len(in.Slots); cap(d.Candidates) < n {
 		d.Candidates = make([]Candidate, n, n+n/4)
 	} else {
@@ -102,22 +111,22 @@ func (c *Candidate) scraped(now fleet.Time, e *fleet.EndpointState) {
 // session hint, or the first block that no replica is known to hold: that is where
 // this conversation leaves what many share (a system prompt), and it is the same
 // block in each later turn and in every router that knows the shared part.
-func tieKey(in *Input) uint64 {
+// The other result is how many blocks are known at most.
+func tieKey(in *Input) (key uint64, deepest int32) {
 	r := in.Request
-	if r.Session != 0 {
-		return r.Session
-	}
-	n := len(r.Blocks)
-	if n == 0 {
-		return Mix(in.Arrival, 1)
-	}
-	deepest := int32(0)
 	for i, h := range in.Hits {
 		if h > deepest && in.Drops[i] == DropNone {
 			deepest = h
 		}
 	}
-	return r.Blocks[min(int(deepest), n-1)]
+	switch n := len(r.Blocks); {
+	case r.Session != 0:
+		return r.Session, deepest
+	case n == 0:
+		return Mix(in.Arrival, 1), deepest
+	default:
+		return r.Blocks[min(int(deepest), n-1)], deepest
+	}
 }
 
 // choose picks the candidate of least CostMS, ties by rendezvous hash, and fills
@@ -146,7 +155,7 @@ func (d *Decision) choose(slots []Slot) {
 	var weight uint64
 	for i := range d.Candidates {
 		c := &d.Candidates[i]
-		if c.Drop != DropNone || c.CostMS > limit || mine && !slots[i].Mine {
+		if c.Drop != DropNone || c.CostMS > limit || mine && slots[i].Part != d.part {
 			continue
 		}
 		d.Tied++
@@ -183,7 +192,7 @@ func (d *Decision) limit(slots []Slot, best float64) (limit float64, mine bool) 
 		if c.CostMS == best {
 			margin = d.blind * float64(c.Terms[TermPrefill]+c.Terms[TermSteps])
 		}
-		if slots[i].Mine {
+		if slots[i].Part == d.part {
 			own = min(own, c.CostMS)
 		}
 	}

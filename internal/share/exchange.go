@@ -316,7 +316,6 @@ func (x *Exchange) rank() {
 // listen reads frames until one is missing for too long.
 func (x *Exchange) listen(f *framer, in *inbound) error {
 	var r noteReader
-	var batch []dispatch.Note
 	for {
 		_ = f.c.SetReadDeadline(time.Now().Add(goneAfter))
 		b, err := f.read()
@@ -327,41 +326,57 @@ func (x *Exchange) listen(f *framer, in *inbound) error {
 		in.last = time.Now()
 		x.mu.Unlock()
 		r.b, r.bad = b, false
-		var pool Teller
-		var named uint64
-		n := 0
-		for {
-			batch = append(batch[:0], dispatch.Note{})
-			item, hash, ok := r.next(&batch[0])
-			if !ok {
-				break
-			}
-			switch {
-			case item == itemPool:
-				pool, named = x.pool(hash), hash
-			case item == itemIndex:
-				if total, at, data := r.part(); !r.bad {
-					x.gather(in, named, total, at, data)
-				}
-			case pool == nil: // a pool that is not ours
-			case item == itemWant:
-				x.wanted(in, named)
-			case item == itemReset:
-				pool.PeerGone(in.number)
-			default:
-				if in.foreign {
-					batch[0].Blocks, batch[0].Lead, batch[0].Follow = nil, 0, 0
-				}
-				pool.Hear(in.number, batch)
-				n++
-			}
-		}
+		n := x.frame(&r, in)
 		if r.bad {
 			return errNotes
 		}
 		x.mu.Lock()
 		in.notes += uint64(n)
 		x.mu.Unlock()
+	}
+}
+
+// frame hands on what one frame tells, and returns the number of notes. A note is handed
+// on when the next item is read: it says whether another one of its pool follows.
+func (x *Exchange) frame(r *noteReader, in *inbound) (notes int) {
+	var pool Teller
+	var named uint64
+	var last [1]dispatch.Note
+	waits := false
+	hand := func(more bool) {
+		if waits {
+			last[0].More = more
+			pool.Hear(in.number, last[:])
+			waits = false
+			notes++
+		}
+	}
+	for {
+		var n dispatch.Note
+		item, hash, ok := r.next(&n)
+		isNote := ok && item < itemPool
+		hand(isNote)
+		if !ok {
+			return notes
+		}
+		switch {
+		case item == itemPool:
+			pool, named = x.pool(hash), hash
+		case item == itemIndex:
+			if total, at, data := r.part(); !r.bad {
+				x.gather(in, named, total, at, data)
+			}
+		case pool == nil: // a pool that is not ours
+		case item == itemWant:
+			x.wanted(in, named)
+		case item == itemReset:
+			pool.PeerGone(in.number)
+		default:
+			if in.foreign {
+				n.Blocks, n.Lead, n.Follow = nil, 0, 0
+			}
+			last[0], waits = n, true
+		}
 	}
 }
 

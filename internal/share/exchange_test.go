@@ -21,6 +21,7 @@ type fakePool struct {
 	state   []dispatch.Note
 	sink    func([]dispatch.Note)
 	heard   map[int32][]dispatch.Note
+	more    []bool // of what was heard
 	gone    int
 	rank, n int
 }
@@ -30,6 +31,8 @@ func (p *fakePool) Hear(peer int32, notes []dispatch.Note) {
 	defer p.mu.Unlock()
 	for _, n := range notes {
 		n.Blocks = slices.Clone(n.Blocks)
+		p.more = append(p.more, n.More)
+		n.More = false // how notes are spread over frames is a matter of time
 		p.heard[peer] = append(p.heard[peer], n)
 	}
 }
@@ -237,6 +240,29 @@ func TestVersions(t *testing.T) {
 	newer := append(make([]byte, 8), "a/9"...)
 	if h, err := readHello(newer); err != nil || h.Version != 9 {
 		t.Errorf("%+v %v", h, err)
+	}
+}
+
+// TestMore: of the notes of a pool in a frame all but the last one say that more follow,
+// and each has its own blocks.
+func TestMore(t *testing.T) {
+	x := NewExchange(ExchangeOptions{Router: "a"})
+	chat := &fakePool{heard: map[int32][]dispatch.Note{}}
+	x.Add("chat", chat)
+	b := appendPool(nil, x.pools[0].hash)
+	notes := []dispatch.Note{sent(1, 10, 11), led(2, 12), sent(3, 13)}
+	for i := range notes {
+		b = appendNote(b, &notes[i], versionNow)
+	}
+	other := sent(4, 14)
+	b = appendNote(appendPool(b, 99), &other, versionNow) // a pool that is not there
+	b = appendNote(appendPool(b, x.pools[0].hash), &other, versionNow)
+	n := x.frame(&noteReader{b: b}, &inbound{number: 1})
+	if d := cmp.Diff(append(notes, other), chat.all()); d != "" || n != 4 {
+		t.Error(n, d)
+	}
+	if want := []bool{true, true, false, false}; !cmp.Equal(chat.more, want) {
+		t.Errorf("more: %v, want %v", chat.more, want)
 	}
 }
 

@@ -109,7 +109,8 @@ func appendBlocks(dst []byte, blocks []uint64) []byte {
 type noteReader struct {
 	b      []byte
 	bad    bool
-	blocks []uint64 // reused from note to note
+	blocks []uint64 // of the last note, reused for the one after the next
+	spare  []uint64
 }
 
 func (r *noteReader) take(n int) []byte {
@@ -144,7 +145,7 @@ func (r *noteReader) float() float64 {
 }
 
 // next reads one item: a note, or with kind itemPool and itemReset something else.
-// Blocks of the note are valid until the next call. It returns false at the end.
+// Blocks of the note are valid until the call after the next. It returns false at the end.
 func (r *noteReader) next(n *dispatch.Note) (item byte, pool uint64, ok bool) {
 	if len(r.b) == 0 || r.bad {
 		return 0, 0, false
@@ -215,7 +216,7 @@ func (r *noteReader) readBlocks(n *dispatch.Note) {
 		return
 	}
 	r.b = r.b[used:]
-	r.blocks = r.blocks[:0]
+	r.blocks, r.spare = r.spare[:0], r.blocks
 	for range count {
 		r.blocks = append(r.blocks, binary.LittleEndian.Uint64(r.b))
 		r.b = r.b[8:]

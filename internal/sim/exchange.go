@@ -62,6 +62,7 @@ func (r *run) hear() {
 		}
 		rt := &r.routers[k]
 		for i := range p.notes {
+			p.notes[i].More = i+1 < len(p.notes)
 			r.send(k, rt.d.Hear(r.now, int32(p.from)+1, &p.notes[i], rt.sends[:0]))
 		}
 	}
