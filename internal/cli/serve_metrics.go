@@ -44,6 +44,8 @@ var fleetMetrics = []struct {
 	{"penstock_pool_queue_hold_seconds_total", "Time that those were held.", poolLabel},
 	{"penstock_pool_queue_longest_hold_seconds", "The longest that one was held since the start.", poolLabel},
 	{"penstock_pool_queue_overdue_requests_total", "Held requests that were sent because the bound on waiting was reached.", poolLabel},
+	{"penstock_pool_tenant_over_share", "1 while a tenant asks for far more than the others that wait, and keeps to some of the replicas.", []string{"pool", "tenant"}},
+	{"penstock_pool_tenant_over_share_total", "Times that a tenant was found to be over its share.", poolLabel},
 	{"penstock_pool_mechanism_off", "1 while a mechanism that may hold requests, or the affinity of LoRA adapters, is off because it harmed.", []string{"pool", "mechanism"}},
 	{"penstock_pool_mechanism_switched_off_total", "Times that it was switched off.", []string{"pool", "mechanism"}},
 	{"penstock_pool_leaked_requests_total", "In-flight counts that reconciliation wrote off.", poolLabel},
@@ -161,6 +163,10 @@ func queueMetrics(gauge, counter func(string, float64, ...string), pool string, 
 	counter("penstock_pool_queue_hold_seconds_total", t.Queue.Sum.Seconds(), pool)
 	gauge("penstock_pool_queue_longest_hold_seconds", t.Queue.Longest.Seconds(), pool)
 	counter("penstock_pool_queue_overdue_requests_total", float64(t.Overdue), pool)
+	if o := t.Over; o != nil {
+		gauge("penstock_pool_tenant_over_share", 1, pool, o.Tenant)
+	}
+	counter("penstock_pool_tenant_over_share_total", float64(t.OverShare), pool)
 	for i := range t.Guards {
 		g := &t.Guards[i]
 		gauge("penstock_pool_mechanism_off", flag(g.Off), pool, g.Name)

@@ -13,21 +13,24 @@ import (
 const guardEvery = time.Second
 
 // followGuards says so in the log when a mechanism that may hold requests, or keep them
-// from a replica, is switched off because it harmed, and when it is tried again.
+// from a replica, is switched off because it harmed, and when it is tried again; and when
+// a tenant is over its share, and no more.
 func (s *server) followGuards(ctx context.Context, lp *livePool) {
 	tick := time.NewTicker(guardEvery)
 	defer tick.Stop()
 	var last [dispatch.NumGuards]dispatch.GuardState
+	var over *dispatch.OverShare
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			now := lp.flow.Stats().Totals.Guards
-			for i := range now {
-				s.sayGuard(lp.name, &last[i], &now[i])
+			t := lp.flow.Stats().Totals
+			for i := range t.Guards {
+				s.sayGuard(lp.name, &last[i], &t.Guards[i])
 			}
-			last = now
+			s.sayOver(lp.name, over, t.Over)
+			last, over = t.Guards, t.Over
 		}
 	}
 }
@@ -39,5 +42,16 @@ func (s *server) sayGuard(pool string, was, is *dispatch.GuardState) {
 			"mechanism", is.Name, "ttft_ms", int(is.GotMS), "without_ms", int(is.WouldMS), "requests", int(is.Requests), "until", is.Until.Wall().UTC())
 	case was.Off && !is.Off:
 		s.log.Info("tried again", "pool", pool, "mechanism", is.Name)
+	}
+}
+
+// sayOver logs that a tenant came to be over its share, and that it is no more.
+func (s *server) sayOver(pool string, was, is *dispatch.OverShare) {
+	if was != nil && (is == nil || is.Tenant != was.Tenant) {
+		s.log.Info("tenant no longer over its share", "pool", pool, "tenant", was.Tenant, "since", was.Since.Wall().UTC())
+	}
+	if is != nil && (was == nil || is.Tenant != was.Tenant) {
+		s.log.Warn("tenant over its share: it keeps to some of the replicas and goes last there, and still gets its fair share", "pool", pool,
+			"tenant", is.Tenant, "replicas", is.Places, "fair_share", is.Part, "held", is.Held)
 	}
 }

@@ -28,6 +28,10 @@ func printQueue(w io.Writer, q *console.QueueState) {
 		fmt.Fprintf(w, ", and at most %s longer than it or %g times as long", span(time.Duration(*q.Bound.MostS*1e9)), q.Bound.MostTimes)
 	}
 	fmt.Fprintln(w)
+	if o := q.OverShare; o != nil {
+		fmt.Fprintf(w, "tenant %s is over its share since %s: it keeps to %s, goes last there and gets %s of work and memory; %s of its requests wait\n",
+			o.Tenant, o.Since.Local().Format(time.TimeOnly), plural(o.Replicas, "replica"), percent(o.FairShare), withCommas(o.Held))
+	}
 	if q.Held == 0 {
 		return
 	}

@@ -22,6 +22,10 @@ type QueueState struct {
 	NearestBound *float64 `json:"nearest_bound"`
 	Stolen       uint64   `json:"stolen"`  // taken by a replica with room from another's queue
 	Overdue      uint64   `json:"overdue"` // sent because the bound was reached
+	// OverShare is the tenant that asks for far more than the others while they wait, and
+	// OverShareTotal how often one was found to, since the start.
+	OverShare      *OverShare `json:"over_share"`
+	OverShareTotal uint64     `json:"over_share_total"`
 	// Guards measure each mechanism that may hold a request, and the affinity of adapters.
 	Guards []GuardStatus `json:"guards"`
 }
@@ -34,6 +38,16 @@ type QueueBound struct {
 	PlusS     float64  `json:"plus_s"`
 	MostS     *float64 `json:"most_s"`
 	MostTimes float64  `json:"most_times"`
+}
+
+// OverShare says which tenant is over its share of a pool: it keeps to Replicas of them,
+// goes last there, and gets FairShare of work and memory all the same.
+type OverShare struct {
+	Tenant    string    `json:"tenant"`
+	Since     time.Time `json:"since"`
+	Replicas  int       `json:"replicas"`
+	FairShare float64   `json:"fair_share"` // 0..1
+	Held      int       `json:"held"`       // requests of it that wait in the router
 }
 
 // GuardStatus says what a mechanism is worth, and whether it is off because it harmed.
@@ -57,6 +71,10 @@ func queueState(t *dispatch.Totals) *QueueState {
 	out := &QueueState{
 		On: t.QueueOn, Bound: QueueBound{Times: t.MaxHold, PlusS: dispatch.HoldPlus, MostTimes: dispatch.MostTimes},
 		Held: q.Held, Stolen: t.Stolen, Overdue: t.Overdue, Guards: []GuardStatus{},
+		OverShareTotal: t.OverShare,
+	}
+	if o := t.Over; o != nil {
+		out.OverShare = &OverShare{o.Tenant, wall(o.Since), o.Places, round3(o.Part), o.Held}
 	}
 	if t.HoldMost > 0 {
 		out.Bound.MostS = milli(t.HoldMost.Seconds())

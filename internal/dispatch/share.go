@@ -447,11 +447,13 @@ func (d *Dispatch) holdMost() time.Duration {
 	return d.o.HoldMost
 }
 
-// OverShare says which tenant is over its share.
+// OverShare says which tenant is over its share, and what it is left.
 type OverShare struct {
 	Tenant string
 	Since  fleet.Time
-	Places int // replicas that it may use
+	Places int     // replicas that it may use
+	Part   float64 // of work and memory, which it gets all the same, 0..1
+	Held   int     // requests of it that wait here
 }
 
 // OverShare returns the tenant that is over its share at present; false where none is.
@@ -460,5 +462,5 @@ func (d *Dispatch) OverShare() (OverShare, bool) {
 	if x.over < 0 {
 		return OverShare{}, false
 	}
-	return OverShare{d.fair.Name(x.over), x.since, x.places}, true
+	return OverShare{d.fair.Name(x.over), x.since, x.places, x.part, int(x.tenants[x.over].queued)}, true
 }

@@ -96,14 +96,15 @@ type Totals struct {
 	Ended         uint64 // calls of End
 	Refused       uint64
 	Retried       uint64
-	DemotedByLoad uint64 // a warmer replica was passed over
-	AwayFromWarm  uint64 // sent to a replica with less than half of the best hit
-	Stolen        uint64 // taken from a longer queue
-	Moved         uint64 // asked again because the cache it waited for was gone
-	Overdue       uint64 // released because the bound on waiting was reached
-	OverShare     uint64 // times that a tenant was found to be over its share
-	Leaked        uint64 // written off by reconciliation
-	QueueOn       bool   // the router's own queue is on
+	DemotedByLoad uint64     // a warmer replica was passed over
+	AwayFromWarm  uint64     // sent to a replica with less than half of the best hit
+	Stolen        uint64     // taken from a longer queue
+	Moved         uint64     // asked again because the cache it waited for was gone
+	Overdue       uint64     // released because the bound on waiting was reached
+	OverShare     uint64     // times that a tenant was found to be over its share
+	Over          *OverShare // the one that is at present; nil: none
+	Leaked        uint64     // written off by reconciliation
+	QueueOn       bool       // the router's own queue is on
 	MaxHold       float64
 	HoldMost      time.Duration
 	Queue         QueueStats
@@ -119,6 +120,9 @@ func (d *Dispatch) Totals(now fleet.Time) Totals {
 	t.Held = d.queued + int(d.limbo.n)
 	t.QueueOn, t.MaxHold, t.HoldMost = d.queues, d.o.MaxHold, d.holdMost()
 	t.Guards = d.guardStates(now)
+	if o, over := d.OverShare(); over {
+		t.Over = &o
+	}
 	t.Engine = d.learned.coef
 	t.Context = d.learned.context(now, 0)
 	return t
