@@ -70,8 +70,10 @@ func (d *Dispatch) hearLead(i int32, n *Note) {
 }
 
 // hearFollow puts a request that another router holds behind the one that it follows.
-func (d *Dispatch) hearFollow(i int32, key uint64) {
-	if k, ok := d.leaders[key]; ok && d.entries[k].slot == d.entries[i].slot {
+func (d *Dispatch) hearFollow(i int32, n *Note) {
+	e := &d.entries[i]
+	e.bucket = max(e.bucket, min(int8(n.Line&0x7f), buckets-1))
+	if k, ok := d.leaders[n.Follow]; ok && d.entries[k].slot == e.slot {
 		d.waitBehind(i, k)
 	}
 }

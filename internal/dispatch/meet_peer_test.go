@@ -5,6 +5,8 @@ package dispatch
 import (
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/penstock-project/penstock/internal/engine"
 	"github.com/penstock-project/penstock/internal/fleet"
 	"github.com/penstock-project/penstock/internal/route"
@@ -23,6 +25,7 @@ type went struct {
 type pair struct {
 	d    [2]*Dispatch
 	now  fleet.Time
+	lag  bool // nobody hears anything for now
 	deaf bool // what leads and follows is not told, as by an older router
 	went []went
 }
@@ -52,6 +55,9 @@ func (p *pair) carry(k int, sends []Send) {
 
 // talk lets them hear each other until nobody has anything to say.
 func (p *pair) talk() {
+	if p.lag {
+		return // what is told waits
+	}
 	for k := 0; k < 2; {
 		notes := p.d[k].TakeNotes(nil)
 		for i := range notes {
@@ -165,4 +171,66 @@ func TestCommonMarks(t *testing.T) {
 	if e.mark(); e.stride != 1 || len(e.marks) != 64 || commonMarks(long, e.marks, 1) != 64 {
 		t.Errorf("%d marks, one in %d blocks", len(e.marks), e.stride)
 	}
+}
+
+// Whatever begins alike and comes to whichever router, nothing is held once the replicas
+// have answered all that was sent: no two routers wait for each other.
+func TestRoutersWaitForNobody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := newPair(rapid.IntRange(1, 3).Draw(t, "replicas"))
+		p.lag = rapid.Bool().Draw(t, "lag")
+		done, came := 0, rapid.IntRange(1, 60).Draw(t, "requests")
+		answer := func() {
+			g := p.went[done]
+			done++
+			p.now = p.now.AddSeconds(rapid.Float64Range(0, 0.3).Draw(t, "pause"))
+			for k := range p.d {
+				p.carry(k, p.d[k].Tick(p.now, nil))
+				p.talk()
+			}
+			p.carry(g.router, p.d[g.router].FirstToken(p.now, g.ticket, nil))
+			p.talk()
+			p.carry(g.router, p.d[g.router].End(p.now, g.ticket, fleet.Outcome{
+				Kind: fleet.OutcomeOK, End: p.now, PromptTokens: g.req.PromptTokens, CachedTokens: g.cached, OutputTokens: 20,
+			}, nil))
+			p.talk()
+		}
+		for n := range came {
+			p.now = p.now.AddSeconds(0.001)
+			if p.lag && n%4 == 0 { // what was said meanwhile is heard late
+				p.lag = false
+				p.talk()
+				p.lag = true
+			}
+			for done < len(p.went) && rapid.IntRange(0, 3).Draw(t, "answer") == 0 {
+				answer()
+			}
+			begins := rapid.IntRange(1, 4).Draw(t, "begins")
+			p.arrive(rapid.IntRange(0, 1).Draw(t, "router"), prompt(16,
+				part{uint64(begins), rapid.IntRange(1, 5).Draw(t, "thousands") * 1000}, part{uint64(100 + n), 100}))
+		}
+		p.lag = false
+		p.talk()
+		for done < len(p.went) {
+			answer()
+			for range 2 { // each may leave the place to the other for so long
+				if done < len(p.went) {
+					break
+				}
+				p.now = p.now.Add(yieldMost)
+				for k := range p.d {
+					p.carry(k, p.d[k].Tick(p.now, nil))
+					p.talk()
+				}
+			}
+		}
+		if len(p.went) != came || p.d[0].queued+p.d[1].queued != 0 {
+			t.Fatalf("%d of %d were sent, %d and %d are held", len(p.went), came, p.d[0].queued, p.d[1].queued)
+		}
+		for k := range p.d {
+			if len(p.d[k].leaders) != 0 || p.d[k].heldThere != 0 {
+				t.Fatalf("router %d: %d leaders are left, %d held there", k, len(p.d[k].leaders), p.d[k].heldThere)
+			}
+		}
+	})
 }

@@ -42,8 +42,10 @@ type Note struct {
 	// and of the blocks each last one of Stride, at most MarksMost.
 	Lead   uint64
 	Stride int32
-	// Follow is the key of the held request that a NoteHeld waits behind; 0: none.
+	// Follow is the key of the held request that a NoteHeld waits behind; 0: none. Line
+	// is where it stands for that, whatever its own work is.
 	Follow uint64
+	Line   uint8
 	// Of NoteHeld, in seconds: its work, how long it waited so far (of NoteCold, too),
 	// and what first come first served would have cost. Its rank depends on them, on which routers
 	// must agree; so they are told and not estimated anew.
@@ -94,7 +96,9 @@ func (d *Dispatch) note(kind NoteKind, i int32, tokens float64) Note {
 	case NoteHeld:
 		n.Work = e.work
 		n.Waited, n.FCFS = d.now.Seconds(e.arrived), e.fcfs
-		n.Follow = e.led
+		if n.Follow = e.led; e.led != 0 {
+			n.Line = uint8(e.bucket)
+		}
 		if e.leads {
 			n.Lead, n.Stride, n.Blocks = e.key, e.stride, e.marks
 		}
@@ -264,7 +268,7 @@ func (d *Dispatch) hearNew(from int32, n *Note, slot int32) int32 {
 		e.state, e.bucket = statePeerHeld, bucketOf(e.work)
 		e.arrived, e.fcfs = d.now.AddSeconds(-max(0, n.Waited)), max(0, n.FCFS)
 		if n.Follow != 0 {
-			d.hearFollow(i, n.Follow)
+			d.hearFollow(i, n)
 		}
 		d.queueTheirs(i)
 		d.hearLead(i, n)

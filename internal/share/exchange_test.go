@@ -126,7 +126,7 @@ func sent(ticket uint64, blocks ...uint64) dispatch.Note {
 // led is a held request that leads some and follows another one.
 func led(ticket uint64, marks ...uint64) dispatch.Note {
 	return dispatch.Note{Kind: dispatch.NoteHeld, Ticket: dispatch.Ticket(ticket), Key: 7, Prompt: 5, Work: 0.25,
-		Waited: 1, FCFS: 2, Lead: 21, Stride: 3, Blocks: marks, Follow: 22}
+		Waited: 1, FCFS: 2, Lead: 21, Stride: 3, Blocks: marks, Follow: 22, Line: 9}
 }
 
 // TestExchange: what was in flight before the connection comes, what comes later
@@ -220,7 +220,7 @@ func TestVersions(t *testing.T) {
 	first := noteReader{b: appendNote(nil, &n, versionFirst)}
 	var got dispatch.Note
 	_, _, ok := first.next(&got)
-	n.Lead, n.Stride, n.Blocks, n.Follow = 0, 0, nil, 0
+	n.Lead, n.Stride, n.Blocks, n.Follow, n.Line = 0, 0, nil, 0, 0
 	if d := cmp.Diff(n, got); d != "" || !ok || len(first.b) != 0 {
 		t.Error(ok, d)
 	}

@@ -21,7 +21,7 @@ import (
 //	           held      endpoint (8), flags (1), prompt, work, waited, fcfs (4 each, float);
 //	                     with flagLeads the key by which others follow it (8), stride
 //	                     (varint), number of marks (varint), marks (8 each); with
-//	                     flagFollows the key of the one that it follows (8)
+//	                     flagFollows the key of the one that it follows (8), line (1)
 //	           cold      flags (1), prompt, waited, tokens in a block (4 each, float),
 //	                     number of blocks (varint), blocks (8 each)
 //	           progress  tokens (4, float)
@@ -91,7 +91,7 @@ func appendMeet(dst []byte, n *dispatch.Note, flags byte) []byte {
 		dst = appendBlocks(dst, n.Blocks[:min(len(n.Blocks), dispatch.MarksMost)])
 	}
 	if flags&flagFollows != 0 {
-		dst = binary.LittleEndian.AppendUint64(dst, n.Follow)
+		dst = append(binary.LittleEndian.AppendUint64(dst, n.Follow), n.Line)
 	}
 	return dst
 }
@@ -206,6 +206,9 @@ func (r *noteReader) meet(n *dispatch.Note, flags byte) {
 	}
 	if flags&flagFollows != 0 {
 		n.Follow = r.fixed()
+		if p := r.take(1); p != nil {
+			n.Line = p[0]
+		}
 	}
 }
 
