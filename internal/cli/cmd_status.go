@@ -210,6 +210,9 @@ func replicaNote(r *console.ReplicaStatus) string {
 	if r.Own != nil && r.Own.IndexDisagreement {
 		out = append(out, "cached tokens fall short of the index")
 	}
+	if r.Own != nil && r.Own.Parallel {
+		out = append(out, "computes several prompts at a time: nothing is held for it")
+	}
 	out = append(out, kvNote(r)...)
 	return strings.Join(append(out, r.Notes...), "; ")
 }

@@ -62,6 +62,7 @@ var fleetMetrics = []struct {
 	{"penstock_replica_predicted_cached_tokens_total", "Prompt tokens that were expected to be cached.", replicaLabels},
 	{"penstock_replica_observed_cached_tokens_total", "Prompt tokens that the engine said were cached.", replicaLabels},
 	{"penstock_replica_rank_in_flight_requests", "Requests that this router has at a data-parallel rank of the replica.", []string{"pool", "replica", "rank"}},
+	{"penstock_replica_parallel", "1 while the replica is taken to compute several prompts at a time, so that nothing is held for it.", replicaLabels},
 	{"penstock_replica_rank_pins_ignored", "1 when the engine computes requests at other data-parallel ranks than they name.", replicaLabels},
 	{"penstock_replica_rank_pins_checked_requests", "Requests that named a rank and that the last verdict on that rests on.", replicaLabels},
 	{"penstock_replica_rank_pins_met_requests", "Of those, counted by the engine at the rank that they named.", replicaLabels},
@@ -122,6 +123,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			counter("penstock_replica_restarts_total", float64(e.Restarts), p.Name, e.Endpoint)
 			counter("penstock_replica_predicted_cached_tokens_total", float64(e.PredictedCached), p.Name, e.Endpoint)
 			counter("penstock_replica_observed_cached_tokens_total", float64(e.ObservedCached), p.Name, e.Endpoint)
+			gauge("penstock_replica_parallel", flag(e.Overlaps), p.Name, e.Endpoint)
 			rankMetrics(gauge, p.Name, e)
 		}
 		if p.Control != nil {

@@ -172,17 +172,20 @@ type ReplicaStatus struct {
 
 // Own is more of the router's own accounting at a replica.
 type Own struct {
-	Sent              uint64  `json:"sent"`
-	Failed            uint64  `json:"failed"`
-	Restarts          uint64  `json:"restarts"`
-	Leaked            uint64  `json:"leaked"`
-	PredictedCached   int64   `json:"predicted_cached_tokens"`
-	ObservedCached    int64   `json:"observed_cached_tokens"`
-	IndexDisagreement bool    `json:"index_disagreement,omitempty"`
-	Slowness          float64 `json:"slowness"`
-	Dropped           string  `json:"dropped,omitempty"` // why it takes nothing now
-	CacheBlocks       int     `json:"cache_blocks"`
-	CacheCap          int     `json:"cache_capacity"`
+	Sent              uint64 `json:"sent"`
+	Failed            uint64 `json:"failed"`
+	Restarts          uint64 `json:"restarts"`
+	Leaked            uint64 `json:"leaked"`
+	PredictedCached   int64  `json:"predicted_cached_tokens"`
+	ObservedCached    int64  `json:"observed_cached_tokens"`
+	IndexDisagreement bool   `json:"index_disagreement,omitempty"`
+	// Parallel says that it was found to compute several prompts at a time, so that
+	// nothing is held for it in the router.
+	Parallel    bool    `json:"parallel,omitempty"`
+	Slowness    float64 `json:"slowness"`
+	Dropped     string  `json:"dropped,omitempty"` // why it takes nothing now
+	CacheBlocks int     `json:"cache_blocks"`
+	CacheCap    int     `json:"cache_capacity"`
 }
 
 // LoadState is the load of one model or rank of a replica.
@@ -347,6 +350,7 @@ func (r *ReplicaStatus) own(l *dispatch.EndpointLoad) {
 	r.Own = &Own{
 		Sent: l.Sent, Failed: l.Failed, Restarts: l.Restarts, Leaked: l.Leaked,
 		PredictedCached: l.PredictedCached, ObservedCached: l.ObservedCached, IndexDisagreement: l.IndexDisagreement,
+		Parallel: l.Overlaps,
 		Slowness: round3(l.Slowness), Dropped: l.Drop.String(), CacheBlocks: l.CacheBlocks, CacheCap: l.CacheCap,
 	}
 	r.ranks(l)

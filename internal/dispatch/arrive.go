@@ -305,6 +305,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
 	e.predicted = d.afterSending(e, p)
+	d.noteAlongside(e, slot, p)
 	d.foreload(e, slot, p)
 	d.noteHold(e)
 	d.charge(i, slot, e.req.Blocks)

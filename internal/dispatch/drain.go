@@ -71,8 +71,8 @@ func (d *Dispatch) fits(i, slot int32, p *route.Candidate) bool {
 // one of 355 s. Neither is anything held for a replica whose ranks cannot be asked for: it
 // has several engines, of which each may idle while the others have plenty.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
-	if d.aux[slot].several {
-		return true // what one of them has to do says nothing of the others
+	if d.parallel(slot) {
+		return true
 	}
 	if d.entries[i].req.Adapter != "" && d.adapterBusy(slot) {
 		return true
@@ -162,6 +162,9 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 				continue
 			}
 		}
+		if k := d.probeFirst(i, slot); k >= 0 {
+			i = k
+		}
 		p := d.priceAt(i, slot)
 		if !d.fits(i, slot, p) || d.yields(i, slot) {
 			return out
@@ -180,6 +183,7 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 		}
 		out = d.release(i, slot, route.WhyReleased, out)
 	}
+	out = d.probe(slot, out)
 	if a.queue.n > 0 || a.theirsAt() > 0 {
 		return out // with others' requests for it, theirs go first
 	}

@@ -33,27 +33,29 @@ type entry struct {
 	next  int32
 	heap  int32 // place in Dispatch.due, -1 none
 
-	arrival     uint64
-	tenant      int32
-	stream      bool
-	retried     bool     // moved once for a reason other than a failed connect
-	leads       bool     // others may follow it while it is held
-	key         uint64   // by which they find it
-	marks       []uint64 // what is told of its blocks
-	stride      int32    // blocks from one mark to the next
-	led         uint64   // the key of the one that it follows; 0: none
-	behind      int32    // the entry of another router that it waits behind, plus 1; 0: none
-	behindGen   uint32   // of that entry
-	over        bool     // booked at its slot as one of the tenant over its share
-	asks        int32    // the rank that it asks for wherever a proxy takes it, plus 1; 0: it is where we sent it
-	trial       bool     // the one request that tries an ejected endpoint
-	waited      bool     // its caller was told that it is held
-	prior       bool     // a session hint stood in for the index
-	cold        bool     // others were told that it waits for any replica
-	joins       bool     // it shares the step of a prompt that begins as it does
-	prompt      float64
-	blockTokens float64
-	tried       []uint64 // keys of endpoints where an attempt failed
+	arrival      uint64
+	tenant       int32
+	stream       bool
+	retried      bool     // moved once for a reason other than a failed connect
+	leads        bool     // others may follow it while it is held
+	key          uint64   // by which they find it
+	marks        []uint64 // what is told of its blocks
+	stride       int32    // blocks from one mark to the next
+	led          uint64   // the key of the one that it follows; 0: none
+	behind       int32    // the entry of another router that it waits behind, plus 1; 0: none
+	behindGen    uint32   // of that entry
+	overtakes    int32    // the entry that it could overtake where it went, plus 1; 0: none
+	overtakesGen uint32   // of that entry
+	over         bool     // booked at its slot as one of the tenant over its share
+	asks         int32    // the rank that it asks for wherever a proxy takes it, plus 1; 0: it is where we sent it
+	trial        bool     // the one request that tries an ejected endpoint
+	waited       bool     // its caller was told that it is held
+	prior        bool     // a session hint stood in for the index
+	cold         bool     // others were told that it waits for any replica
+	joins        bool     // it shares the step of a prompt that begins as it does
+	prompt       float64
+	blockTokens  float64
+	tried        []uint64 // keys of endpoints where an attempt failed
 
 	// What was charged to the slot, to be taken back.
 	work     float64 // seconds of prefill, x
@@ -72,6 +74,7 @@ type entry struct {
 	held     fleet.Time // nanoseconds waited in the router before
 	sentAt   fleet.Time
 	firstAt  fleet.Time
+	passed   fleet.Time // when a later one got its first token before it
 	lastAt   fleet.Time // last sign of life
 	deadline fleet.Time // when its wait in the router ends at the latest
 	bound    fleet.Time // what the queue's own bound says of that; 0: it was in no queue

@@ -19,7 +19,8 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 	d.start(i, d.now, true)
 	d.answered(i)
 	d.judge(&d.entries[i])
-	return d.thaw(d.flush(d.drain(slot, out)))
+	d.sawOrder(&d.entries[i])
+	return d.thaw(d.flush(d.drain(slot, d.unhold(slot, out))))
 }
 
 // answered counts a sign that the endpoint works.

@@ -171,7 +171,7 @@ func (d *Dispatch) NextTimer() fleet.Time {
 	}
 	for i := range d.slots {
 		if d.aux[i].queue.n > 0 {
-			t = min(t, d.opens(int32(i)), d.yieldEnds(int32(i)))
+			t = min(t, d.opens(int32(i)), d.yieldEnds(int32(i)), d.probeAt(int32(i)))
 		}
 	}
 	return max(t, d.now)

@@ -95,6 +95,7 @@ type slot struct {
 	breaker breaker
 	speed   speed
 	share   slotShare
+	overlap overlap
 	lora    []adapterUse // adapters sent there, most recent first
 	denied  []denial     // adapters that it said it does not have
 	quiet   int32        // requests of our own in flight there whose answer does not stream

@@ -359,6 +359,7 @@ func (l *EndpointLoad) add(o *EndpointLoad) {
 	l.ForeignUnstarted += o.ForeignUnstarted
 	l.IndexDisagreement = l.IndexDisagreement || o.IndexDisagreement
 	l.CacheUnsure = l.CacheUnsure || o.CacheUnsure
+	l.Overlaps = l.Overlaps || o.Overlaps
 }
 
 // mayFollow reports whether a proxy may take a request from one slot to another by

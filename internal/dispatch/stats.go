@@ -38,6 +38,7 @@ type EndpointLoad struct {
 	ForeignStreams    float64    // load of others that scrapes show
 	ForeignUnstarted  float64
 	IndexDisagreement bool // predictions of cached tokens fail here
+	Overlaps          bool // it was found to compute several prompts at a time: nothing is held for it
 	CacheUnsure       bool // KV events were lost, and answers have not shown since that the index holds
 
 	// Where several ranks share the endpoint, Ranks has a row for each, whose Rank it
@@ -66,7 +67,7 @@ func (d *Dispatch) Ledger(now fleet.Time, rows []EndpointLoad) []EndpointLoad {
 			PredictedCached: a.predicted, ObservedCached: a.observed,
 			Sent: a.sent, Failed: a.failed, Leaked: a.leaked, Restarts: a.restarts,
 			ForeignStreams: s.ForeignStreams, ForeignUnstarted: s.ForeignUnstarted,
-			IndexDisagreement: d.index.Agreement(int32(i)).Disagrees,
+			Overlaps: now < a.overlap.until, IndexDisagreement: d.index.Agreement(int32(i)).Disagrees,
 		}
 		if x, ok := d.index.(eventIndex); ok {
 			r.CacheUnsure = x.Unsure(int32(i))
@@ -104,6 +105,7 @@ type Totals struct {
 	OverShare     uint64     // times that a tenant was found to be over its share
 	Over          *OverShare // the one that is at present; nil: none
 	Leaked        uint64     // written off by reconciliation
+	Overlaps      uint64     // times that a replica was found to compute several prompts at a time
 	QueueOn       bool       // the router's own queue is on
 	MaxHold       float64
 	HoldMost      time.Duration

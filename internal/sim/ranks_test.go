@@ -117,3 +117,28 @@ func TestWhatIfRanks(t *testing.T) {
 		t.Errorf("%+v, deaf %+v", w, *w.Deaf)
 	}
 }
+
+// Replicas that tell nothing of their ranks are found to compute several prompts at a
+// time, and the router's queue does not leave all but one rank idle. One engine is never
+// taken for several, in cells of all families.
+func TestRanksThatNobodyTellsOf(t *testing.T) {
+	c, traffic := rankConfig(t, workload.KindRAG, 5, 1500)
+	c.RankKind = RanksTotal
+	all := Contenders()
+	queue, direct := RunContender(c, all[0], traffic), RunContender(c, all[1], traffic)
+	t.Logf("mean TTFT %.0f ms with the queue, %.0f ms without; found %d times", queue.TTFTMean, direct.TTFTMean, queue.Overlaps)
+	if queue.Overlaps == 0 {
+		t.Error("nothing was found")
+	}
+	if queue.TTFTMean > 1.25*direct.TTFTMean {
+		t.Errorf("mean TTFT %.0f ms with the queue, %.0f ms without", queue.TTFTMean, direct.TTFTMean)
+	}
+	for i := range 2 * len(families) {
+		cell := NewCell(CellSeed(2, i), 800)
+		for _, p := range all[:2] {
+			if r := RunContender(cell.Config, p, cell.Traffic(0)); r.Overlaps > 0 {
+				t.Errorf("%s under %s: one engine was taken for several, %d times", cell.Name, p.Name, r.Overlaps)
+			}
+		}
+	}
+}

@@ -45,6 +45,10 @@ type Result struct {
 	// switched it off for a while.
 	Switched map[string]uint64 `json:"switched_off,omitempty"`
 
+	// Overlaps counts how often routers found that a replica computes several prompts at
+	// a time and held nothing for it from then on.
+	Overlaps uint64 `json:"overlaps,omitempty"`
+
 	// Ranks is nil where replicas have one rank each.
 	Ranks *RankResult `json:"ranks,omitempty"`
 

@@ -436,7 +436,9 @@ func (r *run) finish() Result {
 	res := r.m.result(r.now.Seconds(epoch))
 	res.Policy = r.routers[0].d.Policy()
 	for i := range r.routers {
-		for _, g := range r.routers[i].d.Totals(r.now).Guards {
+		t := r.routers[i].d.Totals(r.now)
+		res.Overlaps += t.Overlaps
+		for _, g := range t.Guards {
 			if g.Switched > 0 {
 				if res.Switched == nil {
 					res.Switched = map[string]uint64{}
