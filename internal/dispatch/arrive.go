@@ -52,6 +52,12 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	if open == 0 {
 		return d.turnAway(i, dec, out)
 	}
+	e.deepest = 0
+	for k, h := range d.hits {
+		if d.drops[k] == route.DropNone {
+			e.deepest = max(e.deepest, h)
+		}
+	}
 	d.shade(dec)
 	if late := d.late(e, dec); late > 0 {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +
@@ -90,7 +96,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 // it does, dec says so.
 func (d *Dispatch) led(i int32, dec *route.Decision) int32 {
 	k := d.leader(i, d.meetKey(&d.entries[i], dec.TieKey))
-	if k < 0 || d.guards.of[GuardMeet].off || d.entries[i].req.Hold < 0 {
+	if k < 0 || !d.queues || d.guards.of[GuardMeet].off || d.entries[i].req.Hold < 0 {
 		return -1
 	}
 	e, p := &d.entries[i], dec.Pick()
@@ -324,7 +330,8 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	a.sent++
 	d.n.InFlight++
 	d.n.Sent++
-	d.blind.ours(d.now, e.req.Blocks, d.countAway(dec, p))
+	d.blind.ours(d.now, e.req.Blocks, e.deepest)
+	d.countAway(dec, p)
 	id, pin := d.whereIs(slot)
 	return append(out, Send{
 		Ticket: d.ticket(i), Slot: slot, Endpoint: id, URL: a.url, Pin: pin, Request: e.req,
@@ -332,13 +339,12 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	})
 }
 
-// countAway counts picks that passed a warmer replica over. It returns the most blocks
-// that any has.
-func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) (best int32) {
+// countAway counts picks that passed a warmer replica over.
+func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) {
 	if dec.DemotedByLoad {
 		d.n.DemotedByLoad++
 	}
-	best = p.Hit
+	best := p.Hit
 	for k := range dec.Candidates {
 		if c := &dec.Candidates[k]; c.Drop == route.DropNone {
 			best = max(best, c.Hit)
@@ -347,7 +353,6 @@ func (d *Dispatch) countAway(dec *route.Decision, p *route.Candidate) (best int3
 	if p.Hit < best-best/2 {
 		d.n.AwayFromWarm++
 	}
-	return best
 }
 
 // Preview decides without sending: explain a request that is not run.

@@ -47,7 +47,7 @@ func (b *blindness) kin(cold bool) *kin {
 }
 
 // ownPick is a pick of our own: when, and the first block of the prompt, by number and
-// hash, that was not believed to be where it went.
+// hash, that was believed to be nowhere when the request came.
 type ownPick struct {
 	at    fleet.Time
 	block int32

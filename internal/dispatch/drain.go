@@ -69,12 +69,10 @@ func (d *Dispatch) fits(i, slot int32, p *route.Candidate) bool {
 // adapters, and the engine lets those pass whose adapter runs. With few of them in its own
 // line it would have to wait for one to end, and a mean time to first token of 5 s became
 // one of 355 s. Neither is anything held for a replica whose ranks cannot be asked for: it
-// has several engines, of which each may idle while the others have plenty.
+// has several engines, of which each may idle while the others have plenty. A tenant over
+// its share has to wait all the same.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
-	if d.parallel(slot) {
-		return true
-	}
-	if d.entries[i].req.Adapter != "" && d.adapterBusy(slot) {
+	if e := &d.entries[i]; !d.isOver(e) && (d.parallel(slot) || e.req.Adapter != "" && d.adapterBusy(slot)) {
 		return true
 	}
 	return d.fits(i, slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot)) &&

@@ -92,6 +92,7 @@ type entry struct {
 	load      float64 // with loads: seconds believed for that; 0 where it waits for more
 
 	cached  int32   // tokens expected at the slot
+	deepest int32   // blocks believed cached where most of them were, when it came
 	fcfs    float64 // seconds that first come first served would have cost
 	life    uint32  // of the slot when it was sent
 	bucket  int8

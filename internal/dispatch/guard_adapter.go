@@ -130,7 +130,7 @@ func (d *Dispatch) judgeSway(e *entry, bias float64) {
 	if bias <= leastBias || bias >= mostBias {
 		return // predictions that fail for all requests say nothing of this
 	}
-	if s := &e.sway; s.noted && d.now >= t.until {
+	if s := &e.sway; s.noted && !g.off && d.now >= t.until {
 		load := s.load * d.guards.loads.value(d.now, d.learned.adapterMS/1e3)
 		if d.weighGuard(GuardAdapter, got, max(0, s.own*bias+load+s.spares)); g.off {
 			t.without = evidence{}

@@ -55,7 +55,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	s, a := &d.slots[i], &d.aux[i]
 	cold := !known
 	if a.gone { // it came back before its last request ended
-		a.gone = false
+		a.gone, a.overlap = false, overlap{}
 		a.life++
 		d.index.Add(i, 0)
 	} else if known && a.scrape.restarted(a.url, e) {
@@ -66,6 +66,7 @@ func (d *Dispatch) see(i int32, e *fleet.EndpointState, known bool) {
 	}
 	if cold {
 		d.dropAdapters(i)
+		a.overlap = overlap{}
 		a.speed = speed{since: d.now, slowAt: d.now, paced: d.now}
 	}
 	s.State, a.url, a.several = e, e.URL, severalRanks(e)

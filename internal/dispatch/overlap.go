@@ -21,8 +21,9 @@ import (
 // comes after twice the time.
 
 const (
-	// probeAfter is for how long a queue must not have been empty, and probeEvery how long
-	// one pair comes after the other at first, in seconds; probeSeldom at most.
+	// probeAfter is for how long a queue must not have been empty, in seconds. Twice
+	// probeEvery is how long the second pair comes after the first, and each further one
+	// after twice as long as the one before; probeSeldom at most.
 	probeAfter  = 2
 	probeEvery  = 1
 	probeSeldom = 300
@@ -49,7 +50,7 @@ const (
 // overlap is what is known of whether a slot computes several prompts at a time.
 type overlap struct {
 	passed scale         // requests that came first against those that could have
-	since  fleet.Time    // since when its queue is not empty; 0: it is
+	since  fleet.Time    // since when its queue is not empty
 	probed fleet.Time    // when it got one request more than it has room for
 	every  float64       // seconds until the next pair; 0: probeEvery
 	pair   int32         // the first of a pair that it was given, plus 1; 0: none
@@ -142,6 +143,9 @@ func (d *Dispatch) sawPassed(slot int32, passed bool) {
 		(o.passed.n < overlapLeast || o.passed.observed < overlapShare*o.passed.expected) {
 		return
 	}
+	if o.length > 0 && d.now.Sub(o.until) > 2*overlapLongest {
+		o.length = 0 // long ago
+	}
 	o.length = min(max(2*o.length, overlapFirst), overlapLongest)
 	o.until = d.now.Add(o.length)
 	o.passed = scale{} // and asked anew after that
@@ -153,7 +157,7 @@ func (d *Dispatch) sawPassed(slot int32, passed bool) {
 func (d *Dispatch) probeAt(slot int32) fleet.Time {
 	s, a := &d.slots[slot], &d.aux[slot]
 	o := &a.overlap
-	if a.queue.n == 0 || o.since == 0 || s.Unstarted != 1 || d.now < o.until {
+	if a.queue.n == 0 || s.Unstarted != 1 || d.now < o.until || a.theirsAt() > 0 || d.o.Unguarded {
 		return fleet.Never
 	}
 	at := d.entries[a.fifo.head].sentAt.AddSeconds(d.apart(slot))
@@ -175,15 +179,12 @@ func (o *overlap) give(now fleet.Time) {
 func (o *overlap) interval() float64 { return max(probeEvery, o.every) }
 
 // probeDue reports whether it is time to see whether a slot computes several prompts at a
-// time.
+// time. What other routers hold there has its turn, so then it is not.
 func (d *Dispatch) probeDue(slot int32) bool {
-	o := &d.aux[slot].overlap
-	if a := &d.aux[slot]; a.queue.n == 0 || a.theirsAt() > 0 || d.o.Unguarded { // what others hold there has its turn
-		o.since = 0
+	a := &d.aux[slot]
+	o := &a.overlap
+	if a.queue.n == 0 || a.theirsAt() > 0 || d.o.Unguarded {
 		return false
-	}
-	if o.since == 0 {
-		o.since = d.now
 	}
 	return d.now.Seconds(o.since) >= probeAfter && d.now.Seconds(o.probed) >= o.interval() && d.now >= o.until
 }
@@ -240,7 +241,12 @@ func (d *Dispatch) probe(slot int32, out []Send) []Send {
 // unhold sends what is held for a slot that turned out to need no holding.
 func (d *Dispatch) unhold(slot int32, out []Send) []Send {
 	for d.aux[slot].queue.n > 0 && d.slots[slot].Drop == route.DropNone && d.parallel(slot) {
-		out = d.release(d.popNext(slot), slot, route.WhyReleased, out)
+		i := d.next(slot)
+		if d.isOver(&d.entries[i]) {
+			return out // it goes last, and no faster than its share
+		}
+		d.dequeue(i)
+		out = d.release(i, slot, route.WhyReleased, out)
 	}
 	return out
 }

@@ -125,14 +125,20 @@ func (d *Dispatch) TakeNotes(dst []Note) []Note {
 // Tell appends to dst the notes that bring a router that knows nothing up to date:
 // all that is in flight and held. Notes not yet taken are included in that.
 func (d *Dispatch) Tell(dst []Note) []Note {
+	// Those that others follow come before their followers.
+	for _, follows := range [...]bool{false, true} {
+		for i := range d.entries {
+			if e := &d.entries[i]; e.peer == 0 && e.state == stateQueued && (e.led != 0) == follows {
+				dst = append(dst, d.note(NoteHeld, int32(i), 0))
+			}
+		}
+	}
 	for i := range d.entries {
 		e := &d.entries[i]
 		if e.peer != 0 {
 			continue
 		}
 		switch e.state {
-		case stateQueued:
-			dst = append(dst, d.note(NoteHeld, int32(i), 0))
 		case stateLimbo:
 			dst = append(dst, d.note(NoteCold, int32(i), 0))
 		case stateSent, stateStream:

@@ -75,10 +75,7 @@ func (d *Dispatch) yields(i, slot int32) bool {
 	if q == nil || q.n == 0 {
 		return false
 	}
-	if d.waitsBehind(&d.entries[i]) != nil {
-		return true
-	}
-	if d.bestOfTheirs(slot) >= yieldMargin*d.ratio(&d.entries[i]) {
+	if d.waitsBehind(&d.entries[i]) == nil && d.bestOfTheirs(slot) >= yieldMargin*d.ratio(&d.entries[i]) {
 		return false
 	}
 	if q.yielding == 0 {

@@ -211,6 +211,9 @@ func (d *Dispatch) addSlot(id string) int32 {
 	}
 	d.slots[i] = route.Slot{ID: id, Key: xxh3.HashString(id), Speed: 1, KVLimit: 1, Drop: route.DropGone}
 	d.aux[i] = slot{used: true, life: d.aux[i].life + 1, fifo: emptyList, queue: d.aux[i].queue, inFlightAt: emptyHistory}
+	if int(i) < len(d.shares.allowed) {
+		d.shares.allowed[i] = false // it was another endpoint's
+	}
 	d.names[id] = i
 	d.index.Add(i, 0)
 	return i

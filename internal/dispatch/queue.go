@@ -162,6 +162,9 @@ func (d *Dispatch) enqueueBehind(i, slot, led int32) {
 	d.bind(e)
 	d.tally(slot)
 	d.file(&l.held, i)
+	if q.n == 0 {
+		d.aux[slot].overlap.since = d.now
+	}
 	q.n++
 	q.work += e.work
 	q.tokens += e.prompt
@@ -321,15 +324,16 @@ func (d *Dispatch) nextOf(h *held) int32 {
 // next returns the entry of a slot's queue that goes first; -1 where it is empty.
 func (d *Dispatch) next(slot int32) int32 {
 	var first *line
+	best, waits := int32(-1), false
 	for _, l := range d.aux[slot].queue.lines {
-		if first == nil || d.order(l).Less(d.order(first)) {
-			first = l
+		k := d.nextOf(&l.held)
+		// A line of which all wait behind another router's request holds no other line up.
+		w := d.entries[k].behind != 0 && d.waitsBehind(&d.entries[k]) != nil
+		if first == nil || waits && !w || w == waits && d.order(l).Less(d.order(first)) {
+			first, best, waits = l, k, w
 		}
 	}
-	if first == nil {
-		return -1
-	}
-	return d.nextOf(&first.held)
+	return best
 }
 
 // popNext takes the first entry out of a slot's queue, which is not empty.

@@ -284,7 +284,8 @@ func (d *Dispatch) fairPart(t int32) float64 {
 func (d *Dispatch) underServed() bool {
 	x := &d.shares
 	own := x.tenants[x.over].served.value(d.now, servedSeconds) / servedSeconds
-	return own < x.part*x.capacity && x.overKV <= x.part*x.tokens
+	// Where no replica tells its memory, the work alone says it.
+	return own < x.part*x.capacity && (x.tokens == 0 || x.overKV <= x.part*x.tokens)
 }
 
 // setOver makes a tenant the one over its share; -1 none.
@@ -339,7 +340,7 @@ func (d *Dispatch) placesFor(others float64) int {
 // every router, and moves there what it has waiting elsewhere.
 func (d *Dispatch) setPlaces(n int) {
 	x := &d.shares
-	if n == x.places && len(x.allowed) == len(d.slots) {
+	if n == x.places && len(x.allowed) == len(d.slots) && d.placesHold() {
 		return
 	}
 	x.places = n
@@ -381,6 +382,16 @@ func (d *Dispatch) setPlaces(n int) {
 	d.lent--
 }
 
+// placesHold reports whether all places of the tenant over its share still take requests.
+func (d *Dispatch) placesHold() bool {
+	for i, allowed := range d.shares.allowed {
+		if allowed && (!d.aux[i].used || d.slots[i].Drop != route.DropNone) {
+			return false
+		}
+	}
+	return true
+}
+
 // entriesOf appends the entries of a line to out.
 func (d *Dispatch) entriesOf(l *line, out []int32) []int32 {
 	for b := range l.bucket {
@@ -420,11 +431,7 @@ func (d *Dispatch) crowds(e *entry, slot int32) bool {
 func (d *Dispatch) boundFor(e *entry) float64 {
 	fcfs := e.fcfs
 	if d.isOver(e) {
-		weights := 0.0
-		for t := range d.shares.tenants {
-			weights += d.fair.Weight(int32(t))
-		}
-		part := d.fair.Weight(e.tenant) / weights
+		part := d.fairPart(e.tenant)
 		u := &d.shares.tenants[e.tenant]
 		fcfs = max(fcfs, u.work/(part*float64(max(1, d.ready))))
 		if c := d.shares.capacity; c > 0 {

@@ -163,14 +163,22 @@ func (c *Candidate) leaveOut(without Terms) {
 
 // memory returns the wait until KV memory and a seat in the batch are free, in the
 // unit of step, the used share after placing and the share that is newly pinned.
-// Requests end, and give memory and seats back, every output*step on average. What waits
-// for its first token ends as well: a replica without a stream yet is not full for ever.
+// Requests end, and give memory and seats back, every output*step on average.
 func (c *Candidate) memory(step, output float64) (wait, used, share float64) {
+	return c.memoryOf(step, output, c.ends())
+}
+
+// ends is the KV memory in tokens of what was sent there, which comes free as it ends.
+// What waits for its first token ends as well: a replica without a stream yet is not full
+// for ever.
+func (c *Candidate) ends() float64 { return max(1, float64(c.CtxTokens), float64(c.UsedKV)) }
+
+func (c *Candidate) memoryOf(step, output, ends float64) (wait, used, share float64) {
 	if limit := float64(c.LimitKV); limit > 0 {
 		use := float64(c.UsedKV) + float64(c.NewKV)
 		used, share = use/limit, float64(c.NewKV)/limit
 		if use > limit {
-			wait = (use - limit) * output * step / max(1, float64(c.CtxTokens), float64(c.UsedKV))
+			wait = (use - limit) * output * step / ends
 		}
 	}
 	if c.SeatsFree < 1 {
@@ -181,13 +189,13 @@ func (c *Candidate) memory(step, output float64) (wait, used, share float64) {
 }
 
 // afterQueue is the wait for memory and a seat once the requests of the router's
-// queue that go first have taken theirs.
+// queue that go first have taken theirs. They are not there yet and give nothing back.
 func (c *Candidate) afterQueue(step, output float64) float64 {
 	q := *c
 	first := max(0, float32(c.Queued)-c.Behind)
 	q.SeatsFree -= first
 	q.UsedKV += c.QueuedKV * first / float32(c.Queued)
-	wait, _, _ := q.memory(step, output)
+	wait, _, _ := q.memoryOf(step, output, c.ends())
 	return wait
 }
 

@@ -34,7 +34,7 @@ func (d *Decision) begin(in *Input, policy string) {
 	d.stamp(in, policy)
 	var deepest int32
 	d.TieKey, deepest = tieKey(in)
-	if in.Parts > 1 && (in.KinCold && Cold(deepest, len(in.Request.Blocks)) || in.KinWarm && !Cold(deepest, len(in.Request.Blocks))) {
+	if in.Parts > 1 && (len(in.Request.Blocks) > 0 || in.Request.Session != 0) && (in.KinCold && Cold(deepest, len(in.Request.Blocks)) || in.KinWarm && !Cold(deepest, len(in.Request.Blocks))) {
 		const salt = 0x6b696e
 		d.part = int32(Mix(d.TieKey, salt) % uint64(in.Parts))
 	}
