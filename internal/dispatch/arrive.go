@@ -308,6 +308,7 @@ func (d *Dispatch) send(i int32, dec *route.Decision, out []Send) []Send {
 	e.state, e.slot, e.sentAt, e.lastAt = stateSent, slot, d.now, d.now
 	e.life = a.life
 	e.uncached, e.joins = float64(p.Uncached), p.Joins
+	e.sway.noted = e.sway.noted && e.sway.slot == slot // it was moved since
 	e.cached = int32(dec.PredictedCached)
 	e.work = d.workAt(e, slot, e.uncached)
 	e.predicted = d.afterSending(e, p)

@@ -64,15 +64,21 @@ func (d *Dispatch) fits(i, slot int32, p *route.Candidate) bool {
 	return d.inHand(slot)+p.MemoryWaitMS(&in.Engine, &in.Context)/1e3 < d.room(slot)
 }
 
-// mayGo reports whether an arrival goes to its slot at once. Where requests run with all
-// adapters that the replica has room for, it does: what is short there are places for
-// adapters, and the engine lets those pass whose adapter runs. With few of them in its own
+// unheld reports whether an entry is not held for a slot, whatever that has to do. Where
+// requests run with all adapters that the replica has room for, places for adapters are
+// short, and the engine lets those pass whose adapter runs. With few of them in its own
 // line it would have to wait for one to end, and a mean time to first token of 5 s became
 // one of 355 s. Neither is anything held for a replica whose ranks cannot be asked for: it
 // has several engines, of which each may idle while the others have plenty. A tenant over
 // its share has to wait all the same.
+func (d *Dispatch) unheld(i, slot int32) bool {
+	e := &d.entries[i]
+	return !d.isOver(e) && (d.parallel(slot) || e.req.Adapter != "" && d.adapterBusy(slot))
+}
+
+// mayGo reports whether an arrival goes to its slot at once.
 func (d *Dispatch) mayGo(i, slot int32, p *route.Candidate) bool {
-	if e := &d.entries[i]; !d.isOver(e) && (d.parallel(slot) || e.req.Adapter != "" && d.adapterBusy(slot)) {
+	if d.unheld(i, slot) {
 		return true
 	}
 	return d.fits(i, slot, p) && (d.aux[slot].queue.n == 0 || d.goesBefore(i, slot)) &&
@@ -151,8 +157,12 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 	}
 	a := &d.aux[slot]
 	moved := 0
-	for a.queue.n > 0 && d.open(slot) {
+	for a.queue.n > 0 && d.slots[slot].Drop == route.DropNone && !d.still(slot) {
 		i := d.next(slot)
+		unheld := d.unheld(i, slot)
+		if !unheld && !d.open(slot) {
+			break
+		}
 		if d.isOver(&d.entries[i]) {
 			// Others that wait elsewhere go before it.
 			var ok bool
@@ -164,7 +174,7 @@ func (d *Dispatch) drain(slot int32, out []Send) []Send {
 			i = k
 		}
 		p := d.priceAt(i, slot)
-		if !d.fits(i, slot, p) || d.yields(i, slot) {
+		if !unheld && (!d.fits(i, slot, p) || d.yields(i, slot)) {
 			return out
 		}
 		d.tookPlace(slot)

@@ -20,7 +20,7 @@ func (d *Dispatch) FirstToken(now fleet.Time, t Ticket, out []Send) []Send {
 	d.answered(i)
 	d.judge(&d.entries[i])
 	d.sawOrder(&d.entries[i])
-	return d.thaw(d.flush(d.drain(slot, d.unhold(slot, out))))
+	return d.thaw(d.flush(d.drain(slot, out)))
 }
 
 // answered counts a sign that the endpoint works.

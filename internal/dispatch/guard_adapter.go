@@ -22,6 +22,7 @@ const loadPrior = 4
 // sway is what is noted of a request whose way the adapter's term changed. In seconds.
 type sway struct {
 	noted  bool
+	slot   int32   // where it went for it
 	own    float64 // to its first token where it would have gone, the load apart
 	load   float64 // of its adapter there, and of the one that would have had to go
 	spares float64 // what others are spared by its going where it went
@@ -53,7 +54,7 @@ func (d *Dispatch) sways(e *entry, dec *route.Decision) {
 	}
 	c := &dec.Candidates[k]
 	ownThere, ownHere := c.OwnMS-float64(c.Terms[route.TermAdapter]), p.OwnMS-float64(p.Terms[route.TermAdapter])
-	s := sway{noted: true, own: ownThere / 1e3, spares: ((least - ownThere) - (bare(p) - ownHere)) / 1e3}
+	s := sway{noted: true, slot: dec.Chosen, own: ownThere / 1e3, spares: ((least - ownThere) - (bare(p) - ownHere)) / 1e3}
 	if d.cold[c.Slot] {
 		s.load = dec.Context.AdapterMS / 1e3
 		if wait := d.adapterWait[c.Slot] / 1e3; d.adapterBusy(c.Slot) {

@@ -237,16 +237,3 @@ func (d *Dispatch) probe(slot int32, out []Send) []Send {
 	d.dequeue(i)
 	return d.release(i, slot, route.WhyReleased, out)
 }
-
-// unhold sends what is held for a slot that turned out to need no holding.
-func (d *Dispatch) unhold(slot int32, out []Send) []Send {
-	for d.aux[slot].queue.n > 0 && d.slots[slot].Drop == route.DropNone && d.parallel(slot) {
-		i := d.next(slot)
-		if d.isOver(&d.entries[i]) {
-			return out // it goes last, and no faster than its share
-		}
-		d.dequeue(i)
-		out = d.release(i, slot, route.WhyReleased, out)
-	}
-	return out
-}

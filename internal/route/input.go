@@ -185,7 +185,7 @@ type Context struct {
 	HitShare   float64 // share of prompt tokens found in caches, 0..1
 	AdapterMS  float64 // load time of a LoRA adapter
 	// Without are terms that count as zero: what a term is worth is measured by
-	// leaving it out of the same code. Empty but in such a measurement.
+	// leaving it out of the same code, and one that was found to harm is left out.
 	Without Terms
 }
 

@@ -74,8 +74,8 @@ func (c *Candidate) Add(t Term, ms float64) {
 	c.OwnMS += ms
 }
 
-// PriceAt prices the request of in at one slot as the penstock policy does. Of
-// Hits and Pinned only the slot's own element is read.
+// PriceAt prices the request of in at one slot as the penstock policy does. Of Hits,
+// Pinned and Joins only the slot's own element is read.
 func (c *Candidate) PriceAt(in *Input, slot int32) {
 	c.Slot, c.Drop, c.Endpoint = slot, DropNone, in.Slots[slot].ID
 	c.observe(in, &in.Slots[slot])
