@@ -100,6 +100,8 @@ def foreseen(rig, p, clients):
     request by request."""
     for v in rig.vllm:
         v.forget()
+        # The engine tells with its next step that its cache was cleared, not before.
+        assert post(v.addr, completion("a step", 1), "/v1/completions", timeout=60)[0] == 200
     conversations(p.addr, "warm up", 2, 2)  # the ratio of bytes to tokens is learned
     before = {d["id"] for d in p.api("/decisions?limit=1000")["decisions"]}
     conversations(p.addr, "measured", 10, 5, clients)
