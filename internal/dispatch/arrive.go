@@ -52,12 +52,7 @@ func (d *Dispatch) dispatch(i int32, out []Send) (Verdict, []Send) {
 	if open == 0 {
 		return d.turnAway(i, dec, out)
 	}
-	e.deepest = 0
-	for k, h := range d.hits {
-		if d.drops[k] == route.DropNone {
-			e.deepest = max(e.deepest, h)
-		}
-	}
+	e.deepest = dec.Deepest
 	d.shade(dec)
 	if late := d.late(e, dec); late > 0 {
 		return Verdict{Kind: Refused, Decision: dec, Late: late, Reason: "the first token is predicted " +

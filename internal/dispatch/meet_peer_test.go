@@ -82,15 +82,20 @@ func (p *pair) arrive(k int, r *fleet.Request) (Ticket, Verdict) {
 // serve lets replicas answer in the order of the sends, until all is done.
 func (p *pair) serve() {
 	for i := 0; i < len(p.went); i++ {
-		g := p.went[i]
 		p.now = p.now.AddSeconds(0.2)
-		p.carry(g.router, p.d[g.router].FirstToken(p.now, g.ticket, nil))
-		p.talk()
-		p.carry(g.router, p.d[g.router].End(p.now, g.ticket, fleet.Outcome{
-			Kind: fleet.OutcomeOK, End: p.now, PromptTokens: g.req.PromptTokens, CachedTokens: g.cached, OutputTokens: 20,
-		}, nil))
-		p.talk()
+		p.answer(i)
 	}
+}
+
+// answer lets the replica of a send give all of its answer now.
+func (p *pair) answer(i int) {
+	g := p.went[i]
+	p.carry(g.router, p.d[g.router].FirstToken(p.now, g.ticket, nil))
+	p.talk()
+	p.carry(g.router, p.d[g.router].End(p.now, g.ticket, fleet.Outcome{
+		Kind: fleet.OutcomeOK, End: p.now, PromptTokens: g.req.PromptTokens, CachedTokens: g.cached, OutputTokens: 20,
+	}, nil))
+	p.talk()
 }
 
 // Requests of one new beginning that have to wait meet at one replica, whichever routers
@@ -181,19 +186,14 @@ func TestRoutersWaitForNobody(t *testing.T) {
 		p.lag = rapid.Bool().Draw(t, "lag")
 		done, came := 0, rapid.IntRange(1, 60).Draw(t, "requests")
 		answer := func() {
-			g := p.went[done]
+			i := done
 			done++
 			p.now = p.now.AddSeconds(rapid.Float64Range(0, 0.3).Draw(t, "pause"))
 			for k := range p.d {
 				p.carry(k, p.d[k].Tick(p.now, nil))
 				p.talk()
 			}
-			p.carry(g.router, p.d[g.router].FirstToken(p.now, g.ticket, nil))
-			p.talk()
-			p.carry(g.router, p.d[g.router].End(p.now, g.ticket, fleet.Outcome{
-				Kind: fleet.OutcomeOK, End: p.now, PromptTokens: g.req.PromptTokens, CachedTokens: g.cached, OutputTokens: 20,
-			}, nil))
-			p.talk()
+			p.answer(i)
 		}
 		for n := range came {
 			p.now = p.now.AddSeconds(0.001)

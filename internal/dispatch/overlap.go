@@ -161,7 +161,7 @@ func (d *Dispatch) probeAt(slot int32) fleet.Time {
 		return fleet.Never
 	}
 	at := d.entries[a.fifo.head].sentAt.AddSeconds(d.apart(slot))
-	if o.pair != a.fifo.head+1 {
+	if !d.given(slot, a.fifo.head) {
 		at = max(at, o.since.AddSeconds(probeAfter), o.probed.AddSeconds(o.interval()))
 	}
 	if at <= d.now { // it was not fit when it was looked at
@@ -173,6 +173,12 @@ func (d *Dispatch) probeAt(slot int32) fleet.Time {
 // give notes that a pair is given, whatever it tells: the next comes after twice the time.
 func (o *overlap) give(now fleet.Time) {
 	o.probed, o.every = now, min(2*o.interval(), probeSeldom)
+}
+
+// given reports whether entry k is the first of a pair that a slot was given.
+func (d *Dispatch) given(slot, k int32) bool {
+	o := &d.aux[slot].overlap
+	return o.pair == k+1 && o.gen == d.entries[k].gen
 }
 
 // interval is how long one pair comes after the other.
@@ -221,7 +227,7 @@ func (d *Dispatch) probe(slot int32, out []Send) []Send {
 	if k < 0 || d.aux[slot].queue.n == 0 || d.slots[slot].Drop != route.DropNone || d.still(slot) {
 		return out
 	}
-	given := o.pair == k+1 && o.gen == d.entries[k].gen
+	given := d.given(slot, k)
 	if !given && !d.probeDue(slot) {
 		return out
 	}

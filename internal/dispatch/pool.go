@@ -55,8 +55,8 @@ type Dispatch struct {
 	hits    []int32
 	pinned  []int32
 	cold    []bool
-	joined  []bool
-	prices  bool // the policy looks at more than a score of its own
+	joined  []bool // by slot, for the entry that is asked about: see joins
+	prices  bool   // the policy looks at the queue, and at who joins whom
 
 	adapterWait []float64
 	holders     map[string]int32 // slots that an adapter is believed at, by name

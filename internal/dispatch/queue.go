@@ -290,7 +290,7 @@ func (d *Dispatch) ratio(e *entry) float64 {
 	if d.o.Without.Order {
 		r = e.arrived.Seconds(0) // the oldest first
 	}
-	if e.behind != 0 && d.waitsBehind(e) != nil {
+	if d.waitsBehind(e) != nil {
 		r += notYet
 	}
 	return r
@@ -328,7 +328,7 @@ func (d *Dispatch) next(slot int32) int32 {
 	for _, l := range d.aux[slot].queue.lines {
 		k := d.nextOf(&l.held)
 		// A line of which all wait behind another router's request holds no other line up.
-		w := d.entries[k].behind != 0 && d.waitsBehind(&d.entries[k]) != nil
+		w := d.waitsBehind(&d.entries[k]) != nil
 		if first == nil || waits && !w || w == waits && d.order(l).Less(d.order(first)) {
 			first, best, waits = l, k, w
 		}

@@ -178,6 +178,9 @@ func signals(c *Candidate) []Signal {
 	add("context", float64(c.CtxTokens), "tokens", own)
 	add("cached", float64(c.Cached), "tokens", own)
 	add("uncached", float64(c.Uncached), "tokens", own)
+	if c.Joins {
+		add("joined", 1, "requests", own) // whose step it shares
+	}
 	if c.Queued > 0 {
 		add("queued", float64(c.Queued), "requests", own)
 	}

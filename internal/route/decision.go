@@ -69,7 +69,10 @@ type Decision struct {
 	// TieKey and Tied say how equal costs were decided: by the rendezvous hash of
 	// TieKey among Tied candidates.
 	TieKey uint64
-	Tied   int32
+	// Deepest is how many leading blocks are believed cached at the candidate that has
+	// most of them.
+	Deepest int32
+	Tied    int32
 	// DemotedByLoad says that a candidate with more of the prompt in its cache was
 	// passed over because of its load.
 	DemotedByLoad bool

@@ -32,11 +32,16 @@ func (d *Decision) stamp(in *Input, policy string) {
 // with its raw inputs.
 func (d *Decision) begin(in *Input, policy string) {
 	d.stamp(in, policy)
-	var deepest int32
-	d.TieKey, deepest = tieKey(in)
-	if in.Parts > 1 && (len(in.Request.Blocks) > 0 || in.Request.Session != 0) && (in.KinCold && Cold(deepest, len(in.Request.Blocks)) || in.KinWarm && !Cold(deepest, len(in.Request.Blocks))) {
-		const salt = 0x6b696e
-		d.part = int32(Mix(d.TieKey, salt) % uint64(in.Parts))
+	d.TieKey, d.Deepest = tieKey(in)
+	if n := len(in.Request.Blocks); in.Parts > 1 && (n > 0 || in.Request.Session != 0) {
+		alike := in.KinWarm
+		if Cold(d.Deepest, n) {
+			alike = in.KinCold
+		}
+		if alike {
+			const salt = 0x6b696e
+			d.part = int32(Mix(d.TieKey, salt) % uint64(in.Parts))
+		}
 	}
 	if n := len(in.Slots); cap(d.Candidates) < n {
 		d.Candidates = make([]Candidate, n, n+n/4)
