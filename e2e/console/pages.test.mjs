@@ -88,6 +88,7 @@ test("from the first page to why, by keyboard alone", async () => {
   const { page, bad } = await open(context, base);
   await page.goto(base + "/");
   await page.getByRole("article", { name: "pool demo" }).waitFor();
+  await page.getByRole("group", { name: "decisions" }).getByRole("link").first().waitFor(); // the rows come after the page
   await page.keyboard.press("Tab");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
   await page.keyboard.press("Enter");
@@ -96,6 +97,7 @@ test("from the first page to why, by keyboard alone", async () => {
   await page.keyboard.press("Enter");
   await page.getByRole("button", { name: "Go on" }).waitFor();
   for (let i = 0; i < 12 && !(await page.evaluate(() => document.activeElement.matches("td a"))); i++) await page.keyboard.press("Tab");
+  assert.ok(await page.evaluate(() => document.activeElement.matches("td a")), "no decision is reached in 12 steps");
   const ring = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
   assert.equal(ring, "solid", "focus is not visible");
   await page.keyboard.press("Enter");

@@ -47,9 +47,13 @@ export async function start(args, ready, env = {}) {
   }
 }
 
-/** A page that notes what must not happen: errors, and requests to elsewhere. */
+/**
+ * A page that notes what must not happen: errors, and requests to elsewhere.
+ * SLOW=MS lets every answer of the API come that much later, as on a busy machine.
+ */
 export async function open(context, base) {
   const page = await context.newPage();
+  if (process.env.SLOW) await page.route(/\/api\//, async (r) => { await sleep(Number(process.env.SLOW)); await r.continue(); });
   const bad = [];
   page.on("console", (m) => m.type() === "error" && bad.push(`console: ${m.text()} ${m.location().url}`));
   page.on("pageerror", (e) => bad.push(`exception: ${e.message}`));

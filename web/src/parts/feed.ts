@@ -37,12 +37,15 @@ export function DecisionFeed({ pool, most, filters }: { pool?: Pool; most: numbe
   const s = useStore(500);
   const [draft, setDraft] = useState(s.filter);
   const [paused, setPaused] = useState(s.paused);
+  const [state, setState] = useState<{ known?: boolean; error?: string }>({}); // whether the server said what it has
   const fill = async () => {
+    setState({});
     const a = await ask<{ decisions: Decision[] }>(`/api/v1/decisions?limit=${Math.min(100, most)}&filter=` + encodeURIComponent(store.filter));
     if ("data" in a && store.rows.length === 0) {
       store.rows = a.data.decisions.map(rowOf);
       store.changed();
     }
+    setState("data" in a ? { known: true } : { error: "error" in a ? a.error : "this server keeps no decisions" });
   };
   useEffect(() => {
     store.decisions(true);
@@ -69,7 +72,9 @@ export function DecisionFeed({ pool, most, filters }: { pool?: Pool; most: numbe
     </form>
     ${s.filterError && html`<p class="lost" role="alert">${s.filterError}</p>`}
     ${rows.length === 0
-      ? s.filter
+      ? !state.known
+        ? html`<p class="dim">${state.error ?? "Asking the server."}</p>`
+        : s.filter
         ? html`<${Empty} title="No recorded decision passes this filter">Fields: id, pool, model, adapter, tenant, replica, why, kind, status, ttft, e2e, queue, cached, output, prompt, margin.<//>`
         : html`<${Empty} title="No request came yet" code=${`curl ${s.live?.listen.http || "http://127.0.0.1:8080"}/v1/chat/completions -H 'content-type: application/json' \\\n  -d '{"model":"${model}","max_tokens":20,"messages":[{"role":"user","content":"Hello"}]}'`}>Send one, and see here where it went and why.<//>`
       : html`<div class="scroll" tabindex="0" role="group" aria-label="decisions"><table>
