@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model server that answers with what it saw of a request.
 
-The path's query steers it: status=N, sse=N (events) with gap=SECONDS between them,
-size=N (bytes of answer), trailer=1 (answer with a trailer).
+The path's query steers it: status=N, sse=N (events) with gap=SECONDS between them and
+held=N (that many events, then the rest once the test says so), size=N (bytes of answer),
+trailer=1 (answer with a trailer).
 """
 import hashlib
 import json
@@ -23,6 +24,7 @@ class Backend(socketserver.ThreadingTCPServer):
         self.requests, self.left = [], []  # what was asked, and of which the client left
         self.open = set()
         self.metrics_fail = False
+        self.go_on = threading.Event()  # what is held goes on
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def close(self):
@@ -82,7 +84,7 @@ class Handler(socketserver.StreamRequestHandler):
         self.server.requests.append(seen)
         try:
             if "sse" in ask:
-                self.stream(int(ask["sse"]), float(ask.get("gap", 0.01)))
+                self.stream(int(ask["sse"]), float(ask.get("gap", 0.01)), int(ask.get("held", -1)))
             elif "size" in ask:
                 self.answer(200, b"x" * int(ask["size"]), "application/octet-stream")
             elif "trailer" in ask:
@@ -126,9 +128,11 @@ class Handler(socketserver.StreamRequestHandler):
         self.wfile.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode())
         self.wfile.write(body)
 
-    def stream(self, events, gap):
+    def stream(self, events, gap, held):
         self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         for i in range(events):
+            if i == held:
+                self.server.go_on.wait(60)
             self.event('{"choices":[{"index":0,"delta":{"content":"tok%d"}}]}' % i)
             time.sleep(gap)
         self.event('{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}')

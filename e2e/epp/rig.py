@@ -282,6 +282,10 @@ class Load:
         """The requests that began in an interval."""
         return [s for s in self.seen if start <= s[0] < end]
 
+    def within(self, start, end):
+        """The requests that began and ended in an interval."""
+        return [s for s in self.seen if start <= s[0] and s[1] < end]
+
 
 def tally(seen):
     out = {}

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from backend import Backend
-from rig import MODEL, PENSTOCK, Raw, case, chat, get, poll, post, tally
+from rig import MODEL, PENSTOCK, Envoy, Picker, Raw, case, chat, get, poll, post, tally
 
 
 @case
@@ -24,6 +24,10 @@ def answers(rig):
 @case
 def streams(rig):
     """Every event arrives while the answer is still being made, to its own end."""
+    def newest():
+        return next(iter(json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=1&filter=model=" + MODEL)[1])["decisions"]), {"id": ""})
+    poll("what was asked before is over", lambda: rig.picker.in_flight() == 0)
+    before = newest()["id"]
     r = Raw.post(rig.closed.addr, chat(stream=True, max_tokens=40, stream_options={"include_usage": True}))
     status, headers = r.head()
     parts, times = [], []
@@ -35,7 +39,7 @@ def streams(rig):
     assert status == 200 and headers["content-type"].startswith("text/event-stream"), headers
     assert text.rstrip().endswith(b"data: [DONE]") and b'"completion_tokens":40' in text, text[-300:]
     assert len(parts) >= 10, f"only {len(parts)} chunks"
-    last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=1&filter=model=" + MODEL)[1])["decisions"][0]
+    last = poll("the stream is recorded", lambda: (lambda d: d if d["id"] != before else None)(newest()))  # a moment after its end
     poll("the record has the usage of the stream", lambda: (json.loads(get(
         rig.picker.admin, "/api/v1/decisions/" + last["id"])[1])["outcome"] or {}).get("prompt_tokens", 0) > 0)
     return f"{text.count(b'data: ')} events in {len(parts)} chunks over {(times[-1] - times[0]) * 1e3:.0f} ms"
@@ -47,6 +51,7 @@ def explained(rig):
     status, _, body = post(rig.closed.addr, chat(model="probe"))
     seen = json.loads(body)
     rid = dict(seen["headers"])["x-request-id"]
+    poll("the request is recorded", lambda: get(rig.picker.admin, "/api/v1/decisions/" + rid)[0] == 200)  # a moment after its answer
     out = subprocess.run([PENSTOCK, "explain", rid, "--server", "http://" + rig.picker.admin, "-o", "json"],
                          capture_output=True, text=True)
     assert status == 200 and out.returncode == 0, out.stderr
@@ -145,22 +150,29 @@ def sessions_by_header(rig):
 
 @case
 def fallback_endpoint(rig):
-    """The endpoint that was picked dies: the request goes to the next of the list."""
+    """The endpoint that was picked dies: the request goes to the next of the list. The
+    picker looks at its endpoints when it starts and not again, so that only what Envoy
+    tells can say that one is dead."""
+    picker = Picker(rig, rig.config, "picker-looks-once", "--scrape-interval", "1h")
+    picker.ready()
+    poll("all replicas are ready", lambda: sum(p["ready"] for p in picker.status()["pools"]) == 5)
+    envoy = Envoy(rig, "envoy-looks-once", [picker], rig.endpoints)
+    poll("Envoy sees the picker", envoy.picker_up)
     prompt = "a prompt that sticks to one replica because it is long. " * 60
-    post(rig.closed.addr, chat(prompt))
+    assert post(envoy.addr, chat(prompt))[0] == 200
 
     def sticky():
         """The decision on that prompt: the newest of its length."""
-        last = json.loads(get(rig.picker.admin, "/api/v1/decisions?limit=50")[1])["decisions"]
+        last = json.loads(get(picker.admin, "/api/v1/decisions?limit=50")[1])["decisions"]
         return next((d["chosen"] for d in last if d["request"]["model"] == MODEL and d["request"]["prompt_tokens"] > 300), None)
     chosen = poll("the decision is recorded", sticky)
     victim = next(r for r in rig.replicas if r.addr == chosen)
-    before, told = rig.closed.stat("cluster.pool.upstream_rq_retry_success"), rig.picker.metric("penstock_epp_fallbacks_total")
-    victim.kill()  # and at once the requests, before a look at it tells
-    seen = [(0, 0, post(rig.closed.addr, chat(prompt))[0]) for _ in range(8)]
-    retried = rig.closed.stat("cluster.pool.upstream_rq_retry_success") - before
-    told = rig.picker.metric("penstock_epp_fallbacks_total") - told
+    victim.kill()
+    seen = [(0, 0, post(envoy.addr, chat(prompt))[0]) for _ in range(8)]
+    retried, told = envoy.stat("cluster.pool.upstream_rq_retry_success"), picker.metric("penstock_epp_fallbacks_total")
     rig.replicas[rig.replicas.index(victim)] = rig.replica(victim.addr.rsplit(":", 1)[0], *rig.replica_flags)
+    envoy.proc.kill()
+    picker.stop()
     assert tally(seen) == "8 x 200", tally(seen)
     assert retried >= 1, "no request was tried again: the pick did not stick, so nothing was proved"
     assert told == retried and retried < 8, f"{retried} tried again, the picker learned of {told}"
