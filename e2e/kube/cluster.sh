@@ -129,7 +129,7 @@ start() {
   if [ "$1" = keda-operator ]; then
     kubectl apply --server-side -f "$keda/crds"
     kubectl create namespace keda 2>/dev/null || true
-    kubectl wait --for condition=Established crd/scaledobjects.keda.sh crd/scaledjobs.keda.sh --timeout=30s
+    kubectl wait --for condition=Established crd/scaledobjects.keda.sh crd/scaledjobs.keda.sh --timeout=120s
   fi
   mapfile -t words < <(command_of "$1")
   [ "${words[0]}" = env ] || [ -x "${words[0]}" ] || { echo "${words[0]} is not there: run e2e/kube/build.sh" >&2 && return 1; }
@@ -151,7 +151,7 @@ start() {
 
 wait_for() {
   local i
-  for ((i = 0; i < 600; i++)); do
+  for ((i = 0; i < 1800; i++)); do
     curl -fsSk -o /dev/null --max-time 2 -H "Authorization: Bearer $token" "$2" 2>/dev/null && return 0
     kill -0 "$(cat "$dir/$1.pid")" 2>/dev/null || break
     sleep 0.1

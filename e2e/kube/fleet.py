@@ -137,7 +137,14 @@ def burst(f, n=24, tokens=400, to=0):
     body = chat("word " * 300, model="sim", max_tokens=tokens)
     pool = concurrent.futures.ThreadPoolExecutor(n)
     start = time.monotonic()
-    return start, [pool.submit(post, f.servers[to].gateway, body) for _ in range(n)]
+    return start, [pool.submit(post, f.servers[to].gateway, body, timeout=120) for _ in range(n)]
+
+
+def become_ready(rig):
+    """Lets pods be ready that were made not to be."""
+    for p in rig.api.pods(NS, "app=llm"):
+        if "e2e/never-ready" in p["metadata"].get("annotations", {}):
+            rig.api.patch(f"/api/v1/namespaces/{NS}/pods/{p['metadata']['name']}", {"metadata": {"annotations": {"e2e/never-ready": None}}})
 
 
 def answered(f, start, futures, limit=90):
@@ -189,6 +196,12 @@ def lint(rig, kind):
     return {x["code"]: x["message"] for x in json.loads(out.stdout)["findings"]}
 
 
+def metrics_api(rig):
+    """Whether whoever serves external metrics is there, as the API server knows it."""
+    status = rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]
+    return any(c["type"] == "Available" and c["status"] == "True" for c in status["conditions"])
+
+
 def keda(rig):
     """Starts KEDA, once; False where it was not built."""
     if not os.access(os.path.join(KEDA, "keda-adapter"), os.X_OK):
@@ -196,7 +209,7 @@ def keda(rig):
     if not getattr(rig, "keda", False):
         k8s.cluster(rig, "start", "keda-operator")
         k8s.cluster(rig, "start", "keda-adapter")
-        poll("KEDA's metrics API is available", lambda: any(c["type"] == "Available" and c["status"] == "True" for c in rig.api.get(APISERVICES + "/v1beta1.external.metrics.k8s.io")["status"]["conditions"]))
+        poll("KEDA's metrics API is available", lambda: metrics_api(rig))
         rig.keda = True
     return True
 

@@ -161,18 +161,22 @@ def readiness_and_deletion(rig):
     """A pod that is not ready gets nothing; one that is deleted finishes its stream."""
     name = rig.api.pods(NS, "app=sglang")[1]["metadata"]["name"]
     conditions = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    # kwok makes it ready again, as a kubelet would, and this late.
-    rig.api.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"e2e/ready-after": "3s"}}})
+    # kwok makes it ready again, as a kubelet would, once it may.
+    rig.api.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"e2e/never-ready": "1"}}})
     rig.api.patch(f"{PODS}/{name}/status", conditions)
     poll("the pod is out", lambda: all(name not in r["id"] for r in pool(rig, "by-pool")["endpoints"]), every=0.02)
+    rig.api.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"e2e/never-ready": None}}})
     ready(rig, "by-pool", 3)
     streams = [Raw.post(rig.envoy.addr, chat(f"stream {i}", model="sim", stream=True), path="/v1/chat/completions?sse=15&gap=0.1") for i in range(6)]
     for s in streams:
         assert s.head()[0] == 200
     serving = rig.containers.requests[-1]["server"].rsplit(":", 1)[0]
     victim = next(p["metadata"]["name"] for p in rig.api.pods(NS, "app=vllm") if p["status"]["podIP"] == serving)
+    # It stays until it was seen to drain, as it would while a kubelet ends its containers.
+    rig.api.patch(f"{PODS}/{victim}", {"metadata": {"finalizers": ["e2e/stays"]}})
     rig.api.delete(f"{PODS}/{victim}")
     poll("it drains", lambda: any(victim in e["id"] and e["phase"] == "draining" for e in pool(rig, "by-selector")["endpoints"]), every=0.02)
+    rig.api.patch(f"{PODS}/{victim}", {"metadata": {"finalizers": None}})
     for s in streams:
         assert b"[DONE]" in b"".join(s.chunks()), "a stream was cut"
         s.close()

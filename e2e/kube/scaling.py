@@ -16,7 +16,8 @@ import time
 import urllib.request
 
 import api as k8s
-from fleet import (DEPLOYMENT, HPAS, KEDA, NO_KEDA, NS, OLD, ROOT, act, answered, burst, fleet, hpa, keda, kubectl, lead_of, leads, lint, scaled_object, start)
+from fleet import (DEPLOYMENT, HPAS, KEDA, NO_KEDA, NS, OLD, ROOT, act, answered, become_ready, burst, fleet, hpa, keda, kubectl, lead_of, leads, lint,
+                   metrics_api, scaled_object, start)
 from rig import PENSTOCK, case, chat, get, poll, post
 
 
@@ -70,7 +71,8 @@ def pending_never_ready(rig, fleet):
     start, futures = burst(f)
     poll("all of them wait", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["held"] == len(futures))
     poll("it left zero", lambda: f.replicas() > 0)
-    time.sleep(3)
+    said = set()
+    poll("the scaler speaks of all that wait", lambda: said.add(f.record()["time"]) or len(said) > 2, every=0.2)
     first = f.replicas()
     time.sleep(40)
     last = f.replicas()
@@ -196,9 +198,10 @@ def preflight(rig, fleet):
     f = fleet("hpa", replicas=1)
     hpa(rig.api, 1)
     poll("one replica is ready", lambda: json.loads(get(f.servers[0].admin, "/api/v1/status")[1])["pools"][0]["ready"] == 1)
+    poll("the metrics API is available", lambda: metrics_api(rig))
 
     def check():
-        out = subprocess.run([PENSTOCK, "check", "--config", f.servers[0].config, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), "-o", "json"], capture_output=True, text=True)
+        out = subprocess.run([PENSTOCK, "check", "--config", f.servers[0].config, "--kubeconfig", rig.path("cluster/admin.kubeconfig"), "--wait", "60s", "-o", "json"], capture_output=True, text=True)
         seen = {}
         for c in json.loads(out.stdout)["checks"]:
             seen.setdefault(c["name"], []).append(c)
@@ -248,7 +251,7 @@ def manifests(rig):
                  "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]}})
     if os.path.isdir(os.path.join(KEDA, "crds")):
         kubectl(rig, "apply", "--server-side", "-f", os.path.join(KEDA, "crds"))
-    kubectl(rig, "wait", "--for", "condition=Established", "--all", "crd", "--timeout=30s")
+    kubectl(rig, "wait", "--for", "condition=Established", "--all", "crd", "--timeout=90s")
     kubectl(rig, "-n", "penstock", "delete", "service", "penstock-metrics")
     done = []
     for file in sorted(glob.glob(os.path.join(ROOT, "deploy/manifests/*.yaml"))):
@@ -269,10 +272,13 @@ def rights_of_the_account(rig):
         f.write(rig.api.get("/api/v1/namespaces/penstock/configmaps/penstock")["data"]["penstock.yaml"])
     token = rig.api.create("/api/v1/namespaces/penstock/serviceaccounts/penstock/token", {"spec": {"expirationSeconds": 600}})["status"]["token"]
     rig.api.kubeconfig(rig.path("account.kubeconfig"), token, "penstock")
-    out = subprocess.run([PENSTOCK, "check", "--config", rig.path("account.yaml"), "--kubeconfig", rig.path("account.kubeconfig"), "--wait", "200ms", "-o", "json"], capture_output=True, text=True)
-    rights = [c for c in json.loads(out.stdout)["checks"] if c["name"] == "rights"]
-    assert [c["result"] for c in rights] == ["pass"], (rights, out.stderr)
-    return "rights: " + rights[0]["detail"].split(" that")[0]
+
+    def rights():  # the API server's authorizer hears of new roles a moment later
+        out = subprocess.run([PENSTOCK, "check", "--config", rig.path("account.yaml"), "--kubeconfig", rig.path("account.kubeconfig"), "--wait", "200ms", "-o", "json"], capture_output=True, text=True)
+        found = [c for c in json.loads(out.stdout)["checks"] if c["name"] == "rights"]
+        assert [c["result"] for c in found] == ["pass"], (found, out.stderr)
+        return found[0]["detail"]
+    return "rights: " + poll("the account has its rights", rights, every=0.5).split(" that")[0]
 
 
 @fleet
@@ -280,12 +286,16 @@ def zero_by_keda(rig, fleet):
     """KEDA: to one at once, to N with the next look of its HPA; all answered."""
     if not keda(rig):
         return NO_KEDA
-    f = fleet("keda", annotations={"e2e/ready-after": "5s"})
+    # No pod is ready before the HPA has looked, or one replica would answer all of them.
+    f = fleet("keda", annotations={"e2e/never-ready": "1"})
     scaled_object(rig, 0, {"type": "external-push", "metricType": "AverageValue", "metadata": {"scalerAddress": f.servers[0].keda, "pool": "chat"}},
                   advanced={"horizontalPodAutoscalerConfig": {"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1000, "periodSeconds": 15}]}}}})
     leads(f)
-    time.sleep(3)
+    poll("KEDA has taken the object", lambda: conditions(rig)["Ready"]["status"] == "True")
+    time.sleep(3)  # KEDA opens its stream a moment after that, and nothing tells
     start, futures = burst(f)
+    poll("N replicas are asked for", lambda: f.replicas() > 1)
+    poll("all are answered", lambda: become_ready(rig) or all(x.done() for x in futures), every=0.5)
     took = answered(f, start, futures)
     one = next(t for t, n in f.since(start) if n > 0)
     assert one < 2, f.since(start)
@@ -293,6 +303,7 @@ def zero_by_keda(rig, fleet):
 
 
 import traps  # noqa: E402,F401 - its cases come after these: they leave KEDA in the cluster
+from traps import conditions  # noqa: E402
 
 
 if __name__ == "__main__":
