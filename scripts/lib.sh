@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Functions that several layers use. Source it from the repository root.
 
-# free_port prints a TCP port that is free now on 127.0.0.1.
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+# free_ports N prints N different TCP ports that are free now on 127.0.0.1, in one line.
+# Ports that are asked for one by one, before they are used, may be the same.
+free_ports() {
+  python3 -c '
+import socket, sys
+held = [socket.socket() for _ in range(int(sys.argv[1]))]
+for s in held:
+    s.bind(("127.0.0.1", 0))
+print(*(s.getsockname()[1] for s in held))' "$1"
 }
 
 # wait_for URL SECONDS waits until URL answers 200.

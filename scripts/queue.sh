@@ -19,16 +19,15 @@ penstock=${PENSTOCK_BIN:-bin/penstock}
 
 # play QUEUE RUN plays the traffic once.
 play() {
-  local queue=$1 run=$2 http admin port pids=() urls=()
+  local queue=$1 run=$2 http admin ports port pids=() urls=()
   shift 2
-  for _ in 1 2 3 4 5 6 7 8; do
-    port=$(free_port)
+  read -r http admin ports < <(free_ports 10)
+  for port in $ports; do
     "$penstock" replica --model qwen3-32b --profile qwen3-32b-2xh100 --speed 2 \
       --stream-interval 8 --listen 127.0.0.1:"$port" 2>/dev/null &
     pids+=($!)
     urls+=("http://127.0.0.1:$port")
   done
-  http=$(free_port) admin=$(free_port)
   {
     echo "listen: {http: 127.0.0.1:$http, admin: 127.0.0.1:$admin}"
     echo "pools:"

@@ -173,12 +173,12 @@ async def main():
     begin = time.monotonic()
     holders = [asyncio.create_task(holder(i)) for i in range(most)]
     restart = asyncio.create_task(break_store())
-    await asyncio.wait({asyncio.create_task(all_open.wait()), *holders}, timeout=90, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({asyncio.create_task(all_open.wait()), *holders}, timeout=110, return_when=asyncio.FIRST_COMPLETED)
     if not all_open.is_set():
         fail(f"only {most_open} of {most} streams came to be open")
     await asyncio.gather(until_used_up(holders, restart), *(client(1000 + i) for i in range(60)))
-    for _ in range(100):
-        if metric("penstock_quota_reservations_open") == 0:
+    for _ in range(600):
+        if metric("penstock_quota_reservations_open") == 0 and metric("penstock_quota_store_up") == len(admins):
             break
         await asyncio.sleep(0.1)
     took = time.monotonic() - begin

@@ -17,13 +17,19 @@ export async function browse() {
   });
 }
 
-export function freePort() {
-  return new Promise((done) => {
-    const s = createServer().listen(0, "127.0.0.1", () => {
-      const { port } = s.address();
-      s.close(() => done(port));
+const given = new Set();
+
+/** A port that is free now, and that nobody here was given before. */
+export async function freePort() {
+  for (;;) {
+    const port = await new Promise((done) => {
+      const s = createServer().listen(0, "127.0.0.1", () => {
+        const { port } = s.address();
+        s.close(() => done(port));
+      });
     });
-  });
+    if (!given.has(port)) return given.add(port), port;
+  }
 }
 
 /** Starts the binary and waits until it answers. */

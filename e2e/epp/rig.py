@@ -22,10 +22,18 @@ ENVOY = os.environ["ENVOY"]
 MODEL = "sim"
 
 
+GIVEN = set()
+
+
 def free_port(host="127.0.0.1"):
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
+    """A port that is free now, and that nobody here was given before."""
+    while True:
+        with socket.socket() as s:
+            s.bind((host, 0))
+            port = s.getsockname()[1]
+        if port not in GIVEN:
+            GIVEN.add(port)
+            return port
 
 
 def poll(what, fn, limit=90.0, every=0.05):

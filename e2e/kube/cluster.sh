@@ -20,8 +20,11 @@ token=penstock-e2e-admin
 
 # A port is chosen once and kept, so that a part that is started again is found.
 port() {
-  local file=$dir/port-$1
-  [ -f "$file" ] || python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])' >"$file"
+  local file=$dir/port-$1 free
+  while [ ! -s "$file" ]; do
+    free=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    grep -qxs "$free" "$dir"/port-* || echo "$free" >"$file" # another part may have been given it
+  done
   cat "$file"
 }
 

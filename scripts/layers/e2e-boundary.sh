@@ -10,7 +10,7 @@ trap stop_all EXIT
 apt_install redis-server redis-server
 make -s build
 dir=$(mktemp -d)
-redis=$(free_port) rep=$(free_port) g0=$(free_port) g1=$(free_port) a0=$(free_port) a1=$(free_port)
+read -r redis rep g0 g1 a0 a1 r0 r1 slow_ports < <(free_ports 14)
 limit=${LIMIT:-130000}
 
 redis-server --port "$redis" --bind 127.0.0.1 --save "" --appendonly no >"$dir/redis.log" &
@@ -19,8 +19,7 @@ bin/penstock replica --model m --listen 127.0.0.1:"$rep" --speed 10 &
 # One replica runs 128 requests at a time, so 500 open streams need several; slow ones,
 # so that they stay open.
 slow=""
-for _ in 1 2 3 4 5 6; do
-  port=$(free_port)
+for port in $slow_ports; do
   bin/penstock replica --model hold --listen 127.0.0.1:"$port" --speed 0.03 &
   slow+="${slow:+, }\"http://127.0.0.1:$port\""
 done
@@ -50,8 +49,8 @@ YAML
     bin/penstock serve --config "$dir/$i.yaml" --log-level warn &
     pids+=($!)
   done
-  wait_for "http://127.0.0.1:$g0/readyz" 20
-  wait_for "http://127.0.0.1:$g1/readyz" 20
+  wait_for "http://127.0.0.1:$g0/readyz" 60
+  wait_for "http://127.0.0.1:$g1/readyz" 60
   env GATEWAYS="http://127.0.0.1:$g0,http://127.0.0.1:$g1" ADMINS="http://127.0.0.1:$a0,http://127.0.0.1:$a1" \
     KEY="$key" LIMIT="$limit" REDIS_PORT="$redis" REDIS_PID="$pid" "$@" python3 e2e/boundary/check.py
   kill "${pids[@]}"
@@ -60,8 +59,7 @@ YAML
 
 # flood compares one tenant's time to first token with and without another one's flood.
 flood() {
-  local victim key r0 r1 pids=()
-  r0=$(free_port) r1=$(free_port)
+  local victim key port pids=()
   rm -f "$dir/keys.json"
   victim=$(bin/penstock key create --file "$dir/keys.json" --tenant victim 2>/dev/null)
   key=$(bin/penstock key create --file "$dir/keys.json" --tenant flood 2>/dev/null)
@@ -77,7 +75,7 @@ tenants: [{name: victim}, {name: flood}]
 YAML
   bin/penstock serve --config "$dir/flood.yaml" --log-level warn &
   pids+=($!)
-  wait_for "http://127.0.0.1:$g0/readyz" 20
+  wait_for "http://127.0.0.1:$g0/readyz" 60
   env GATEWAY="http://127.0.0.1:$g0" VICTIM="$victim" FLOOD="$key" PHASE_S=10 FACTOR=1.25 python3 e2e/boundary/flood.py
   kill "${pids[@]}"
   wait "${pids[@]}" || true

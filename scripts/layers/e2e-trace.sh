@@ -16,19 +16,18 @@ requests=${REQUESTS:-1200}
 
 # play POLICY runs fresh replicas and a fresh gateway, so that caches are cold.
 play() {
-  local policy=$1 http admin port args=() pids=()
-  for _ in 1 2 3 4 5 6 7 8; do
-    port=$(free_port)
+  local policy=$1 http admin ports port args=() pids=()
+  read -r http admin ports < <(free_ports 10)
+  for port in $ports; do
     bin/penstock replica --model qwen3-32b --profile qwen3-32b-2xh100 --speed 8 \
       --stream-interval 8 --listen 127.0.0.1:"$port" 2>/dev/null &
     pids+=($!)
     args+=(--replica "http://127.0.0.1:$port")
   done
-  http=$(free_port) admin=$(free_port)
   bin/penstock serve --policy "$policy" --profile qwen3-32b-2xh100 "${args[@]}" \
     --listen 127.0.0.1:"$http" --admin 127.0.0.1:"$admin" 2>"$dir/$policy.log" &
   pids+=($!)
-  wait_for "http://127.0.0.1:$http/readyz" 20
+  wait_for "http://127.0.0.1:$http/readyz" 60
   bin/penstock load --target "http://127.0.0.1:$http" --trace "$trace" --speedup 16 \
     --requests "$requests" -o json >"$dir/$policy.json"
   kill "${pids[@]}"

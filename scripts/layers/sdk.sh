@@ -10,19 +10,18 @@ make -s build
 py=$(venv sdk openai==3.57.0 anthropic==2.14.0)
 js=$(npm_env sdk openai@7.59.0 @anthropic-ai/sdk@1.14.0)
 
-r0=$(free_port) r1=$(free_port) http=$(free_port) admin=$(free_port)
+read -r r0 r1 http admin h2 a2 < <(free_ports 6)
 bin/penstock replica --model llama-3.1-8b --listen 127.0.0.1:"$r0" --speed 20 &
 bin/penstock replica --model llama-3.1-8b --listen 127.0.0.1:"$r1" --speed 20 &
 bin/penstock serve --replica http://127.0.0.1:"$r0" --replica http://127.0.0.1:"$r1" \
   --listen 127.0.0.1:"$http" --admin 127.0.0.1:"$admin" &
-wait_for "http://127.0.0.1:$http/readyz" 20
+wait_for "http://127.0.0.1:$http/readyz" 60
 export BASE_URL=http://127.0.0.1:$http
 "$py/bin/python" e2e/sdk/openai_check.py
 cp e2e/sdk/openai_check.mjs "$js/"
 node "$js/openai_check.mjs"
 
 dir=$(mktemp -d)
-h2=$(free_port) a2=$(free_port)
 cat >"$dir/penstock.yaml" <<YAML
 listen: {http: "127.0.0.1:$h2", admin: "127.0.0.1:$a2"}
 pools:
@@ -32,7 +31,7 @@ pools:
     engine: {messages: translate}
 YAML
 bin/penstock serve --config "$dir/penstock.yaml" --log-level warn &
-wait_for "http://127.0.0.1:$h2/readyz" 20
+wait_for "http://127.0.0.1:$h2/readyz" 60
 cp e2e/sdk/anthropic_check.mjs "$js/"
 for at in "$http llama-3.1-8b" "$h2 claude"; do
   read -r port model <<<"$at"
