@@ -43,7 +43,7 @@ export async function start(args, ready, env = {}) {
     if (p.exitCode === null && p.signalCode === null) p.kill(signal);
     await ended;
   };
-  for (const end = Date.now() + 30_000; ;) {
+  for (const end = Date.now() + 90_000; ;) {
     if (await fetch(ready).then((r) => r.ok, () => false)) return { stop, said: () => said };
     if (p.exitCode !== null || Date.now() > end) {
       await stop("SIGKILL");
