@@ -32,6 +32,23 @@ export async function freePort() {
   }
 }
 
+/**
+ * Looks at the machine until it is asked: how many threads wanted a core on average, and
+ * the part of the time that the host gave to others. The load of the last minute knows
+ * neither what began a moment ago nor the host.
+ */
+export function watchCores() {
+  const stat = () => readFileSync("/proc/stat", "utf8").split("\n")[0].split(/ +/).slice(1, 9).map(Number);
+  const sum = (list) => list.reduce((a, b) => a + b, 0);
+  const seen = [], before = stat();
+  const timer = setInterval(() => seen.push(Number(readFileSync("/proc/loadavg", "utf8").split(/[ /]/)[3]) - 1), 50); // without this one
+  return () => {
+    clearInterval(timer);
+    const after = stat();
+    return { wanted: sum(seen) / seen.length, stolen: (after[7] - before[7]) / (sum(after) - sum(before)) };
+  };
+}
+
 /** Starts the binary and waits until it answers. */
 export async function start(args, ready, env = {}) {
   const p = spawn(BIN, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
