@@ -26,9 +26,10 @@ done
 
 # round NAME starts two gateways of a tenant of that name and puts load on them.
 round() {
-  local name=$1 key i http admin pids=()
+  local name=$1 key i http admin
   shift
-  trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT # it runs in a shell of its own
+  pids=() # not local: the trap runs when a failed function's variables are gone
+  trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT # it runs in a shell of its own, and what it started holds tee open
   rm -f "$dir/keys.json"
   key=$(bin/penstock key create --file "$dir/keys.json" --tenant "$name" 2>/dev/null)
   for i in 0 1; do
@@ -59,7 +60,9 @@ YAML
 
 # flood compares one tenant's time to first token with and without another one's flood.
 flood() {
-  local victim key port pids=()
+  local victim key port
+  pids=()
+  trap 'kill "${pids[@]}" 2>/dev/null || true' EXIT # as in round
   rm -f "$dir/keys.json"
   victim=$(bin/penstock key create --file "$dir/keys.json" --tenant victim 2>/dev/null)
   key=$(bin/penstock key create --file "$dir/keys.json" --tenant flood 2>/dev/null)
