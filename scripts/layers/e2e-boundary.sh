@@ -79,7 +79,7 @@ YAML
   bin/penstock serve --config "$dir/flood.yaml" --log-level warn &
   pids+=($!)
   wait_for "http://127.0.0.1:$g0/readyz" 60
-  env GATEWAY="http://127.0.0.1:$g0" VICTIM="$victim" FLOOD="$key" PHASE_S=10 FACTOR=1.25 python3 e2e/boundary/flood.py
+  env GATEWAY="http://127.0.0.1:$g0" ADMIN="http://127.0.0.1:$a0" VICTIM="$victim" FLOOD="$key" FACTOR=1.25 python3 e2e/boundary/flood.py
   kill "${pids[@]}"
   wait "${pids[@]}" || true
 }
