@@ -137,15 +137,16 @@ func (d *drill) startLocal(ctx context.Context, f *drillFlags) (stop func(), err
 		return l.stop, err
 	}
 	d.forbidden, d.model, d.cluster = l.outsider.Addr().String(), drillModel, "picker"
-	addr := freeAddr()
-	picker := []string{l.self, "epp", "--epp", addr, "--admin", freeAddr(), "--scrape-interval", "300ms", "--model", drillModel}
-	var endpoints []string
-	for i := range 3 {
-		a := freeAddr()
+	addrs, err := freeAddrs(9)
+	if err != nil {
+		return l.stop, err
+	}
+	picker := []string{l.self, "epp", "--epp", addrs[0], "--admin", addrs[1], "--scrape-interval", "300ms", "--model", drillModel}
+	endpoints := addrs[2:5]
+	for i, a := range endpoints {
 		if _, err := l.start(fmt.Sprintf("replica-%d", i), l.self, "replica", "--model", drillModel, "--listen", a); err != nil {
 			return l.stop, err
 		}
-		endpoints = append(endpoints, a)
 		picker = append(picker, "--replica", "http://"+a)
 	}
 	p, err := l.start("picker", picker...)
@@ -153,9 +154,9 @@ func (d *drill) startLocal(ctx context.Context, f *drillFlags) (stop func(), err
 		return l.stop, err
 	}
 	d.picker = p
-	for _, open := range []bool{false, true} {
-		e, args, err := localEnvoy(l.dir, f.local, extproc.Bootstrap{Listen: freeAddr(), Admin: freeAddr(),
-			Pickers: []string{addr}, Endpoints: endpoints, FailOpen: open, IdleTimeout: cmp.Or(f.idle, 4*time.Second)})
+	for i, open := range []bool{false, true} {
+		e, args, err := localEnvoy(l.dir, f.local, extproc.Bootstrap{Listen: addrs[5+2*i], Admin: addrs[6+2*i],
+			Pickers: addrs[:1], Endpoints: endpoints, FailOpen: open, IdleTimeout: cmp.Or(f.idle, 4*time.Second)})
 		if err != nil {
 			return l.stop, err
 		}
@@ -196,12 +197,17 @@ func listenOutsider() (net.Listener, func() int, error) {
 	return l, func() int { return int(n.Load()) }, nil
 }
 
-// freeAddr is an address of this machine whose port is free now.
-func freeAddr() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "127.0.0.1:0"
+// freeAddrs are addresses of this machine whose ports are free now. All are held until
+// each is known: one that was given back may be given again.
+func freeAddrs(n int) ([]string, error) {
+	out := make([]string, 0, n)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		out = append(out, l.Addr().String())
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return out, nil
 }

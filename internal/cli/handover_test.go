@@ -52,7 +52,11 @@ func TestHandover(t *testing.T) {
 	free := func() { freed.Do(func() { close(release) }) }
 	defer free()
 
-	gateway, admin := freeAddr(), freeAddr()
+	addrs, err := freeAddrs(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway, admin := addrs[0], addrs[1]
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	logName := filepath.Join(dir, "log")
