@@ -3,7 +3,7 @@
 
 The path's query steers it: status=N, sse=N (events) with gap=SECONDS between them and
 held=N (that many events, then the rest once the test says so), size=N (bytes of answer),
-trailer=1 (answer with a trailer).
+trailer=1 (answer with a trailer), wait=SECONDS before a whole answer.
 """
 import hashlib
 import json
@@ -91,6 +91,7 @@ class Handler(socketserver.StreamRequestHandler):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n"
                                  b"5\r\nhello\r\n0\r\nx-sum: 42\r\n\r\n")
             else:
+                time.sleep(float(ask.get("wait", 0)))
                 self.answer(int(ask.get("status", 200)), json.dumps(seen).encode(), "application/json")
         except OSError:
             self.server.left.append(seen)

@@ -126,17 +126,17 @@ class Rig:
 
 
 class Picker:
-    """`penstock epp` that can be ended and started again on the same ports."""
+    """`penstock epp`, or `serve`, that can be ended and started again on the same ports."""
 
-    def __init__(self, rig, config, name="picker", *args):
-        self.rig, self.name, self.args = rig, name, args
+    def __init__(self, rig, config, name="picker", *args, command="epp"):
+        self.rig, self.name, self.args, self.command = rig, name, args, command
         self.addr, self.admin = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         self.config = config
         self.start()
 
     def start(self):
         self.proc = Proc(self.rig, self.name, [
-            PENSTOCK, "epp", "--config", self.config, "--epp", self.addr, "--admin", self.admin, *self.args])
+            PENSTOCK, self.command, "--config", self.config, "--epp", self.addr, "--admin", self.admin, *self.args])
 
     def ready(self):
         poll(self.name + " is ready", lambda: get(self.admin, "/readyz")[0] == 200)

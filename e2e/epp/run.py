@@ -7,6 +7,7 @@ import sys
 
 import traffic  # noqa: F401 - registers its cases
 import limits  # noqa: F401, I001
+import revoke  # noqa: F401, I001
 import failure  # noqa: F401, I001 - after those of normal traffic
 from backend import Backend
 from rig import MODEL, Envoy, Picker, Rig, free_port, poll, run_cases

@@ -9,10 +9,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -21,6 +25,7 @@ import (
 	"github.com/penstock-project/penstock/internal/config"
 	"github.com/penstock-project/penstock/internal/eppcheck"
 	"github.com/penstock-project/penstock/internal/extproc"
+	"github.com/penstock-project/penstock/internal/identity"
 	"github.com/penstock-project/penstock/internal/route"
 )
 
@@ -133,5 +138,74 @@ func TestEPPSpeaksTLS(t *testing.T) {
 	defer cancel()
 	if r, err := h.Check(ctx, &grpc_health_v1.HealthCheckRequest{}); err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("%v, %v", r, err)
+	}
+}
+
+// TestEPPEndsRequestsWithTheirKey: beside a gateway and alone, a key that is revoked in
+// its file ends what came through a proxy.
+func TestEPPEndsRequestsWithTheirKey(t *testing.T) {
+	for name, kind := range map[string]func(*config.Config){"epp": onlyEPP, "serve": func(c *config.Config) { c.Listen.EPP = "127.0.0.1:0" }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file, path := identity.File{Schema: identity.Schema}, filepath.Join(t.TempDir(), "keys.json")
+			key, text, err := file.Create(identity.Key{Tenant: "acme"}, 0, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := file.Save(path); err != nil {
+				t.Fatal(err)
+			}
+			s, _ := runServer(t, func(c *config.Config) { kind(c); c.Auth.KeysFile, c.Auth.EndStreams = path, true }, newEngine(t).URL)
+			conn, err := grpc.NewClient("passthrough:///"+s.EPPAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			p, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range askFrames(text) {
+				if err := p.Send(f); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r, err := p.Recv(); err != nil || r.GetRequestHeaders() == nil {
+				t.Fatalf("%v, %v", r, err)
+			}
+			if err := file.Revoke(key.ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := file.Save(path); err != nil {
+				t.Fatal(err)
+			}
+			for {
+				r, err := p.Recv()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if im := r.GetImmediateResponse(); im != nil {
+					if im.GetStatus().GetCode() != 401 {
+						t.Errorf("it ended with %v", im)
+					}
+					break
+				}
+			}
+			p.CloseSend()
+		})
+	}
+}
+
+// askFrames are what a proxy sends of a request that has a key.
+func askFrames(key string) []*extprocv3.ProcessingRequest {
+	return []*extprocv3.ProcessingRequest{
+		{
+			Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+				{Key: ":path", RawValue: []byte("/v1/chat/completions")}, {Key: "authorization", RawValue: []byte("Bearer " + key)}}}}},
+			ProtocolConfig: &extprocv3.ProtocolConfiguration{RequestBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+				ResponseBodyMode: filterv3.ProcessingMode_FULL_DUPLEX_STREAMED},
+		},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{
+			Body: []byte(`{"model":"m","messages":[{"role":"user","content":"x"}]}`), EndOfStream: true}}},
 	}
 }

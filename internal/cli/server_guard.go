@@ -123,7 +123,8 @@ func (s *server) reloadKeys() {
 	s.log.Info("keys reloaded", "before", before, "now", k.Len())
 }
 
-// endStreams ends requests whose key was revoked or has expired, until ctx ends.
+// endStreams ends requests of all doors whose key was revoked or has expired, until
+// ctx ends.
 // Callers by token or certificate have names that are no ids of keys.
 func (s *server) endStreams(ctx context.Context) {
 	k := s.guard.keys
@@ -137,7 +138,7 @@ func (s *server) endStreams(ctx context.Context) {
 		case <-time.After(keysInterval):
 		}
 		now := time.Now()
-		if n := s.front.h.EndStreams(func(id string) bool { return strings.Contains(id, ":") || k.Open(id, now) }); n > 0 {
+		if n := s.front.h.Door().Watches.End(func(id string) bool { return strings.Contains(id, ":") || k.Open(id, now) }); n > 0 {
 			s.log.Info("requests ended with their key", "requests", n)
 		}
 	}

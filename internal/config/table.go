@@ -306,7 +306,7 @@ var authObject = &object{name: "auth", fields: []field{
 		func(a *Auth) *string { return &a.EPP }, def("required"), oneOf("required", "optional")),
 	text("admin", "Who may use the admin API: local, whoever reaches it, on loopback only; keys, whose key or token has a role (read, operate, admin).",
 		func(a *Auth) *string { return &a.Admin }, def("local"), oneOf("local", "keys")),
-	ref(kindBool, "endStreams", "End requests under way within 2 s when their key of keysFile is revoked or expires, streams with an error event. Else they finish.",
+	ref(kindBool, "endStreams", "End requests under way within 2 s when their key of keysFile is revoked or expires, streams with an error event, behind Envoy by a cut connection. Else they finish.",
 		func(a *Auth) *bool { return &a.EndStreams }),
 }}
 

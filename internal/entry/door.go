@@ -37,6 +37,8 @@ type Door struct {
 	SessionHeaders []string
 	// Tokens tells token ids; nil: prompts go by their text.
 	Tokens Tokenizer
+	// Watches are the requests that end with their key; nil: none does.
+	Watches *Watches
 
 	tenants atomic.Pointer[map[string]TenantPolicy]
 	queues  queues

@@ -160,6 +160,7 @@ func kindOf(status int) fleet.OutcomeKind {
 func (ss *session) finish() {
 	ss.release()
 	ss.in.reset()
+	ss.srv.o.Door.Watches.Drop(ss.turn.watch)
 	g := ss.grant
 	if g == nil {
 		ss.terms.lease.Settle(admit.Usage{}, false)
@@ -177,10 +178,13 @@ func (ss *session) finish() {
 		o.PromptTokens, o.CachedTokens, o.OutputTokens = a.PromptTokens, a.CachedTokens, a.Tokens()
 	}
 	switch {
-	case ss.terms.stopped:
+	case ss.terms.stopped, ss.turn.out && ss.status != 0 && ss.status < 400:
 		// The replica did what it was asked for.
 	case ss.refused != 0:
 		o.Kind, o.Status = fleet.OutcomeRefused, ss.refused
+		if ss.turn.out && ss.status == 0 {
+			o.Kind = fleet.OutcomeClientGone // the replica works on it and nobody waits
+		}
 		ss.settle(&o)
 		g.Done(o)
 		return

@@ -26,7 +26,7 @@ import (
 )
 
 // session is one HTTP request that passes through the proxy: one gRPC stream. It
-// belongs to one goroutine.
+// belongs to one goroutine, save as turn says.
 type session struct {
 	srv    *Server
 	stream grpc.ServerStream
@@ -57,6 +57,7 @@ type session struct {
 	tracked int     // parts of body that track has seen
 
 	terms terms // on which the caller is in
+	turn  turn
 
 	decided  bool // the pick was tried
 	named    bool // an endpoint was named to the proxy
@@ -87,13 +88,20 @@ func (s *Server) process(stream grpc.ServerStream) error {
 	ss.in.guarded, ss.in.also = s.o.Door.Guarded(), s.o.Door.SessionHeaders
 	defer ss.finish()
 	for {
-		if err := stream.RecvMsg(&ss.in); err != nil {
+		err := stream.RecvMsg(&ss.in)
+		if !ss.takeTurn() {
+			return nil
+		}
+		if err != nil {
 			return ss.ended(err)
 		}
-		if err := ss.safely(); err != nil {
-			if errors.Is(err, errEnd) {
-				return nil
-			}
+		if err = ss.safely(); err == nil {
+			err = ss.giveTurn()
+		}
+		if errors.Is(err, errEnd) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -438,6 +446,9 @@ func (ss *session) pick(ask *question, end bool) error {
 	g, err := ss.srv.o.Door.Acquire(ctx, ask.to.Pool, &ask.req)
 	cancel()
 	if err != nil {
+		if ss.turn.watch.Closed() {
+			return ss.turnOut()
+		}
 		if ss.ctx.Err() != nil {
 			ss.srv.Stats.ClientGone[0].Add(1)
 			return errEnd

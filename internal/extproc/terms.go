@@ -63,6 +63,7 @@ func (ss *session) admit(known, coded bool) *wire.Error {
 			return fault
 		}
 		t.who = who
+		ss.watchKey()
 	}
 	if t.who.Ours {
 		t.change.remove = credentialHeaders[:]
@@ -173,7 +174,7 @@ func (ss *session) settle(o *fleet.Outcome) {
 		// The engine works on an answer that comes as a whole from the first moment on.
 		u.Output = max(u.Output, lease.Produced(took))
 	}
-	whole := o.Kind == fleet.OutcomeOK && !ss.terms.stopped
+	whole := o.Kind == fleet.OutcomeOK && !ss.terms.stopped && !ss.turn.out
 	if whole {
 		lease.Pace(u.Output, took)
 	}

@@ -16,7 +16,7 @@ import (
 // log learn what became of it.
 func (c *call) account() {
 	c.settle()
-	c.h.watches.drop(c.watch)
+	c.h.door.Watches.Drop(c.watch)
 	c.h.conns.leave(c.streamOf)
 	if c.grant != nil {
 		c.outcome.Status = c.status

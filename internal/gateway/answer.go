@@ -87,7 +87,7 @@ func (c *call) passed(end relay.Ending, from time.Time) {
 	c.over = time.Now()
 	c.upstream += c.over.Sub(from)
 	c.judge(end)
-	if (c.quota.stopped || c.revoked() && c.events && c.follow) && c.r != nil && c.r.Context().Err() == nil {
+	if (c.quota.stopped || c.watch.Closed() && c.events && c.follow) && c.r != nil && c.r.Context().Err() == nil {
 		c.sayStopped()
 		return
 	}

@@ -56,8 +56,8 @@ type call struct {
 
 	streamOf *holder // whose streams it counts among; nil: nobody's
 	quota    quota
-	watch    *watched // nil: the request may outlive its key
-	salt     string   // cache salt that replicas get; "": the client's
+	watch    *entry.Watch // nil: the request may outlive its key
+	salt     string       // cache salt that replicas get; "": the client's
 
 	// learn is set once the answer is good: what the pool's engines lack, as the first
 	// refusal said; nil: nothing.
@@ -156,7 +156,7 @@ func (c *call) prepare() error {
 	if fault := c.enterDoor(); fault != nil {
 		return fault
 	}
-	c.watchKey()
+	c.ctx, c.watch = c.h.door.Watches.Add(c.ctx, who.Key, nil)
 	if err := c.precheck(); err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (c *call) giveUp(err error) {
 // answer: a client that only closed its sending side must not take silence for an
 // empty success.
 func (c *call) left() {
-	if c.revoked() && !c.began {
+	if c.watch.Closed() && !c.began {
 		c.turnOut()
 	}
 	c.outcome.Kind = fleet.OutcomeClientGone

@@ -50,7 +50,8 @@ type Options struct {
 	Prompts *promptlog.Log
 	// Registerer takes the metrics; nil: they are counted and not shown.
 	Registerer prometheus.Registerer
-	// EndStreams makes requests end when their key does, see Handler.EndStreams.
+	// EndStreams makes requests end when their key does: those that wait with 401,
+	// streams with an error event. See Door.Watches.
 	EndStreams bool
 	// Clock is that of the pools; nil: the wall clock.
 	Clock func() fleet.Time
@@ -79,7 +80,6 @@ type Handler struct {
 	conns     connections
 	rollouts  *Rollouts
 	refusals  refusals
-	watches   watches
 }
 
 // New returns a Handler.
@@ -107,6 +107,9 @@ func New(o Options) *Handler {
 	}
 	h := &Handler{o: o, ids: newIDs(o.Router), bodies: bodies{most: o.MaxBody, mostHeld: max(o.MaxBodies, o.MaxBody)}}
 	h.door = &entry.Door{Auth: o.Auth, Quotas: o.Quotas, HashKey: o.HashKey, BlockBytes: o.BlockBytes, Limits: o.Limits, Clock: o.Clock}
+	if o.EndStreams {
+		h.door.Watches = &entry.Watches{}
+	}
 	h.conns.most = o.Conns
 	h.catalogue.Store(o.Catalogue)
 	h.calls.New = func() any { return newCall(h) }

@@ -120,7 +120,7 @@ func (c *call) settle() {
 		return
 	}
 	u, estimated := c.usage()
-	whole := c.outcome.Kind == fleet.OutcomeOK && !q.stopped && !c.revoked()
+	whole := c.outcome.Kind == fleet.OutcomeOK && !q.stopped && !c.watch.Closed()
 	if whole {
 		q.lease.Pace(u.Output, c.upstream)
 	}

@@ -43,7 +43,7 @@ func TestRevokedKeyEndsStreams(t *testing.T) {
 		}
 		f.waitFor("two streams", func() bool { return u.seen.Load() == 2 && f.flow.Stats().Endpoints[0].Streams == 2 })
 		open := func(id string) bool { return keys.Open(id, time.Now()) }
-		if n := f.h.EndStreams(open); n != 0 {
+		if n := f.h.Door().Watches.End(open); n != 0 {
 			t.Fatalf("%d ended with open keys", n)
 		}
 		if err := k.f.Revoke(id); err != nil {
@@ -53,7 +53,7 @@ func TestRevokedKeyEndsStreams(t *testing.T) {
 		if err := keys.Reload(); err != nil {
 			t.Fatal(err)
 		}
-		if n := f.h.EndStreams(open); (n == 1) != end {
+		if n := f.h.Door().Watches.End(open); (n == 1) != end {
 			t.Fatalf("%d ended", n)
 		}
 		if end {
@@ -88,7 +88,7 @@ func TestRevokedKeyEndsWaiting(t *testing.T) {
 		status <- res.StatusCode
 	}()
 	f.waitFor("the queue", func() bool { return f.flow.Stats().Totals.Held == 1 })
-	if n := f.h.EndStreams(func(string) bool { return false }); n != 1 {
+	if n := f.h.Door().Watches.End(func(string) bool { return false }); n != 1 {
 		t.Fatalf("%d ended", n)
 	}
 	if got := <-status; got != http.StatusUnauthorized {
