@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/penstock-project/penstock/internal/admit"
 	"github.com/penstock-project/penstock/internal/dispatch"
 	"github.com/penstock-project/penstock/internal/entry"
 	"github.com/penstock-project/penstock/internal/fleet"
@@ -97,5 +98,35 @@ func TestRevokedKeyEndsWaiting(t *testing.T) {
 	f.settled()
 	if u.seen.Load() != 0 {
 		t.Error("it was sent nevertheless")
+	}
+}
+
+// An answer as a whole that an engine works on when the key is revoked is charged with
+// what was made of it, as that of a client that leaves.
+func TestRevokedKeyPays(t *testing.T) {
+	here := make(chan struct{})
+	u := scripted(t, func(c net.Conn, _ *http.Request, _ []byte) bool {
+		close(here)
+		c.Read(make([]byte, 1))
+		return false
+	})
+	m := metered(hourly(admit.OutputTokens, 1000), hourly(admit.PromptTokens, 1000))
+	f := newFixture(t, setup{options: Options{Auth: everybody{tenant: "acme", key: "k1"}, Quotas: m, EndStreams: true}}, u.url)
+	status := make(chan int, 1)
+	go func() {
+		res, _ := f.chat(strings.TrimSuffix(chatBody, "}") + `,"max_tokens":50}`)
+		status <- res.StatusCode
+	}()
+	<-here
+	time.Sleep(110 * time.Millisecond) // four tokens at the usual pace
+	if n := f.h.Door().Watches.End(func(string) bool { return false }); n != 1 {
+		t.Fatalf("%d ended", n)
+	}
+	if got := <-status; got != http.StatusUnauthorized {
+		t.Errorf("it got %d", got)
+	}
+	f.settled()
+	if used := f.used(m); used["output tokens"] < 4 || used["output tokens"] > 50 || used["prompt tokens"] <= 0 {
+		t.Errorf("charged %v", used)
 	}
 }
