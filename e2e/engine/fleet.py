@@ -112,7 +112,7 @@ listen: {{http: "{self.addr}", admin: "{self.admin}"}}
         return sum(e["phase"] == "ready" for e in self.endpoints())
 
     def decision(self, request_id):
-        return poll("the record of a request", lambda: self.api("/decisions/" + request_id), limit=5)
+        return poll("the record of a request", lambda: self.api("/decisions/" + request_id), limit=60)
 
     def close(self):
         self.proc.kill(signal.SIGTERM)

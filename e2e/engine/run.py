@@ -109,7 +109,7 @@ def foreseen(rig, p, clients):
     def recorded():  # a request's record comes a moment after its answer
         rows = [d["outcome"] for d in p.api("/decisions?limit=1000")["decisions"] if d["id"] not in before]
         return rows if len(rows) >= 50 else None
-    rows = poll("the record of every request", recorded, limit=5)
+    rows = poll("the record of every request", recorded, limit=60)
     assert len(rows) == 50, len(rows)
     reported = sum(r["cached_tokens"] for r in rows)
     off = sum(abs(r["cached_tokens"] - r["predicted_cached_tokens"]) for r in rows)
@@ -202,7 +202,7 @@ def client_leaves(rig):
         r.s.shutdown(2)
         r.close()
         start = time.monotonic()
-        poll("the engine is free", lambda: sum(v.metric("vllm:num_requests_running") for v in rig.vllm) == 0, limit=10, every=0.01)
+        poll("the engine is free", lambda: sum(v.metric("vllm:num_requests_running") for v in rig.vllm) == 0, every=0.01)
         took.append((time.monotonic() - start) * 1e3)
     assert statistics.median(took) < 100, took
     return "freed within " + ", ".join(f"{t:.0f}" for t in sorted(took)) + " ms, a scrape of the engine included"
