@@ -124,12 +124,12 @@ func (b *bench) leader(id string) *Leader {
 
 func (b *bench) until(what string, ok func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	b.t.Fatalf("after 30 s not yet: %s", what)
+	b.t.Fatalf("after two minutes not yet: %s", what)
 }
 
 func (b *bench) apply(want int, victims ...string) error {
@@ -273,6 +273,7 @@ func TestClusterFence(t *testing.T) {
 	two := b.leader("two")
 	other := b.newHand(two)
 	b.must(2)
+	b.until("two knows who leads", func() bool { return two.Who() == "one" })
 	var not *NotLeaderError
 	if err := other.Apply(t.Context(), 7, nil); !errors.As(err, &not) || b.spec() != 2 {
 		t.Fatalf("%v, %d replicas; only one may act", err, b.spec())
@@ -280,17 +281,19 @@ func TestClusterFence(t *testing.T) {
 	if st, err := other.State(t.Context()); err != nil || !strings.Contains(st.Owner, "one") {
 		t.Errorf("%+v %v", st, err)
 	}
-	// The first one stands still: its lease is taken, and it still believes in it.
-	lease, err := b.c.Pods.CoordinationV1().Leases(b.ns).Get(t.Context(), "scaler", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	who, n := "two", *lease.Spec.LeaseTransitions+1
-	now := metav1.NewMicroTime(time.Now())
-	lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions, lease.Spec.RenewTime, lease.Spec.AcquireTime = &who, &n, &now, &now
-	if _, err := b.c.Pods.CoordinationV1().Leases(b.ns).Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	// The first one stands still: its lease is taken, and it still believes in it. It renews
+	// the lease meanwhile, so that a version may be gone by the time it is written.
+	b.until("the lease is taken", func() bool {
+		lease, err := b.c.Pods.CoordinationV1().Leases(b.ns).Get(t.Context(), "scaler", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, n := "two", *lease.Spec.LeaseTransitions+1
+		now := metav1.NewMicroTime(time.Now())
+		lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions, lease.Spec.RenewTime, lease.Spec.AcquireTime = &who, &n, &now, &now
+		_, err = b.c.Pods.CoordinationV1().Leases(b.ns).Update(t.Context(), lease, metav1.UpdateOptions{})
+		return err == nil
+	})
 	b.until("two leads", func() bool { _, ok := two.Leads(); return ok })
 	if err := other.Apply(t.Context(), 5, nil); err != nil {
 		t.Fatal(err)
