@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strconv"
@@ -16,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/penstock-project/penstock/internal/testinput"
 )
 
 // TestMain lets the scripts run this binary as penstock.
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 // have:
 //
 //	freeport VAR...          put an unused loopback port into each variable
-//	waitfor URL [TEXT]       ask until the answer is 200 and holds TEXT (30 s at most)
+//	waitfor URL [TEXT]       ask until the answer is 200 and holds TEXT (a minute at most)
 //	http METHOD URL [FILE]   one request; body to stdout, "status N" and headers to stderr
 //	httpkey, withid          see keys_script_test.go
 //	field FILE PATH [WANT]   a value of a JSON file (stdout: of the last command); PATH is a.0.b
@@ -49,14 +50,10 @@ func TestScripts(t *testing.T) {
 }
 
 func freePort(ts *testscript.TestScript, _ bool, names []string) {
-	// All are held until each has its own.
 	for _, n := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := testinput.FreePort()
 		ts.Check(err)
-		defer l.Close()
-		_, port, err := net.SplitHostPort(l.Addr().String())
-		ts.Check(err)
-		ts.Setenv(n, port)
+		ts.Setenv(n, strconv.Itoa(port))
 	}
 }
 

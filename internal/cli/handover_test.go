@@ -52,11 +52,7 @@ func TestHandover(t *testing.T) {
 	free := func() { freed.Do(func() { close(release) }) }
 	defer free()
 
-	addrs, err := freeAddrs(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gateway, admin := addrs[0], addrs[1]
+	gateway, admin := unusedAddr(t), unusedAddr(t)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	logName := filepath.Join(dir, "log")

@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -162,12 +161,7 @@ type kvEngine struct {
 
 func freeEndpoint(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return "tcp://" + ln.Addr().String()
+	return fmt.Sprintf("tcp://127.0.0.1:%d", testinput.Port(t))
 }
 
 func newKVEngine(t *testing.T, replay bool) *kvEngine {

@@ -6,28 +6,19 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
-)
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
+	"github.com/penstock-project/penstock/internal/testinput"
+)
 
 // TestKVEvents reads the event stream as a router does: it binds, the replica
 // connects; frames are topic, sequence and a batch of maps.
 func TestKVEvents(t *testing.T) {
-	endpoint := fmt.Sprintf("tcp://127.0.0.1:%d", freePort(t))
+	endpoint := fmt.Sprintf("tcp://127.0.0.1:%d", testinput.Port(t))
 	sub := zmq4.NewSub(context.Background())
 	defer sub.Close()
 	if err := sub.SetOption(zmq4.OptionSubscribe, "kv@"); err != nil {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/penstock-project/penstock/internal/testinput"
 )
 
 // askRank posts a chat whose header names a rank, "" none.
@@ -91,7 +93,7 @@ func TestRankIsIgnored(t *testing.T) {
 
 // TestRankEvents: each rank publishes on a port of its own and says where.
 func TestRankEvents(t *testing.T) {
-	port := freePort(t)
+	port := testinput.Port(t)
 	s := start(t, Options{Ranks: 2, KVEvents: fmt.Sprintf("tcp://*:%d", port)})
 	_, b := get(t, s, "/kv_event_sources")
 	if !strings.Contains(b, fmt.Sprintf("tcp://*:%d", port)) || !strings.Contains(b, fmt.Sprintf("tcp://*:%d", port+1)) {

@@ -4,6 +4,7 @@ package share
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/penstock-project/penstock/internal/admit"
 	"github.com/penstock-project/penstock/internal/fleet"
+	"github.com/penstock-project/penstock/internal/testinput"
 )
 
 // redisServer is a server of this test's own, which it may kill.
@@ -30,12 +32,7 @@ func startRedis(t *testing.T) *redisServer {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("there is no redis-server on this machine")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &redisServer{t: t, addr: l.Addr().String()}
-	l.Close()
+	s := &redisServer{t: t, addr: fmt.Sprintf("127.0.0.1:%d", testinput.Port(t))}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -291,15 +288,9 @@ func TestClusterWithPassword(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip("redis-server is not installed")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	_, port, _ := net.SplitHostPort(addr)
-	bus, _ := strconv.Atoi(port)
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(20000+bus%10000), "--dir", t.TempDir(), "--requirepass", "sesame")
+	port, bus := strconv.Itoa(testinput.Port(t)), strconv.Itoa(testinput.Port(t))
+	addr := "127.0.0.1:" + port
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--cluster-enabled", "yes", "--cluster-port", bus, "--dir", t.TempDir(), "--requirepass", "sesame")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

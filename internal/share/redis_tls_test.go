@@ -16,11 +16,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/penstock-project/penstock/internal/admit"
+	"github.com/penstock-project/penstock/internal/testinput"
 )
 
 // certificate writes a certificate for 127.0.0.1 that signs itself, and its key.
@@ -64,13 +66,8 @@ func TestRedisOverTLS(t *testing.T) {
 	}
 	cert, key, pool := certificate(t, t.TempDir())
 	_, _, strange := certificate(t, t.TempDir())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_, port, _ := net.SplitHostPort(addr)
-	l.Close()
+	port := strconv.Itoa(testinput.Port(t))
+	addr := "127.0.0.1:" + port
 	var said strings.Builder
 	cmd := exec.Command("redis-server", "--port", "0", "--tls-port", port, "--bind", "127.0.0.1", "--tls-cert-file", cert, "--tls-key-file", key,
 		"--tls-auth-clients", "no", "--requirepass", "of the test", "--save", "", "--appendonly", "no")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testinput finds inputs of tests that lie outside the project: public
-// traces and engine measurements that are never copied into it.
+// Package testinput finds what tests need and the project does not hold: public traces
+// and engine measurements that are never copied into it, and ports that are free.
 package testinput
 
 import (
