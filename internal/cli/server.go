@@ -68,11 +68,12 @@ type livePool struct {
 	flow     *flow.Flow
 	observer *observe.Observer
 	scaler   *flow.Scaler
-	procs    *procs.Pool               // nil: its replicas are no processes of ours
-	kv       *observe.KVReader         // nil: KV events are off
-	keeper   *keeper                   // of its prefix index; nil: nothing is kept
-	auth     string                    // Authorization for the engines
-	kube     atomic.Pointer[kube.Pool] // the last version of its InferencePool
+	procs    *procs.Pool                    // nil: its replicas are no processes of ours
+	kv       *observe.KVReader              // nil: KV events are off
+	keeper   *keeper                        // of its prefix index; nil: nothing is kept
+	auth     string                         // Authorization for the engines
+	kube     atomic.Pointer[kube.Pool]      // the last version of its InferencePool
+	taken    atomic.Pointer[fleet.Snapshot] // the last one that decisions are made on
 	compat   atomic.Pointer[kube.Compat]
 }
 
@@ -300,6 +301,7 @@ func (s *server) addPool(p config.Pool, seed uint64) error {
 			lp.flow.Observe(snap)
 			s.warm(lp, snap)
 			lp.observeKV(snap)
+			lp.taken.Store(snap)
 			s.epp.observed()
 		}, Log: s.log, Clock: s.clock, Dial: s.names.DialContext,
 	})
@@ -411,7 +413,7 @@ func (s *server) Ready() error {
 		return errors.New("the server is shutting down")
 	}
 	for _, p := range s.pools {
-		if snap := p.observer.Snapshot(); snap != nil && snap.Count(fleet.PhaseReady) > 0 || s.wakes(p) {
+		if snap := p.taken.Load(); snap != nil && snap.Count(fleet.PhaseReady) > 0 || s.wakes(p) {
 			return nil
 		}
 	}

@@ -97,8 +97,8 @@ func runServer(t *testing.T, change func(*config.Config), urls ...string) (s *se
 		return out
 	}
 	t.Cleanup(func() { stop() })
-	for _, ob := s.Pool("chat"); ; time.Sleep(5 * time.Millisecond) {
-		if snap := ob.Snapshot(); snap != nil && snap.Count(4) == len(urls) {
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		if snap := s.pools[0].taken.Load(); snap != nil && snap.Count(4) == len(urls) {
 			return s, stop
 		}
 	}
