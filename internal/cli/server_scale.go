@@ -279,7 +279,6 @@ func (s *server) ScaleAct(pool, what string, n int) (bool, error) {
 	if sc == nil {
 		return false, nil
 	}
-	before := sc.Last()
 	switch what {
 	case "pause":
 		sc.Pause()
@@ -292,7 +291,7 @@ func (s *server) ScaleAct(pool, what string, n int) (bool, error) {
 		sc.Resume()
 	}
 	s.log.Info("scaling", "pool", pool, "act", what, "replicas", n)
-	for deadline := time.Now().Add(2 * time.Second); sc.Last() == before && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(5 * time.Second); !sc.Heeded() && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond) // the answer shows what came of it
 	}
 	return true, nil

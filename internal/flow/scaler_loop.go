@@ -71,6 +71,8 @@ type Scaler struct {
 	hold     dispatch.Hold
 	override Override
 	lost     string         // why the last of it was not kept
+	acts     uint64         // how often the operator asked for something
+	seen     uint64         // how much of that last knows
 	history  []*ScaleRecord // newest last
 	last     *ScaleRecord
 	applied  *ScaleApplied
@@ -216,7 +218,7 @@ func (s *Scaler) refresh(ctx context.Context) {
 // Evaluate is one pass. Run calls it; tests may.
 func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	s.mu.Lock()
-	policy, mode, asked, lost, changed := s.policy, s.mode, s.override, s.lost, s.changed
+	policy, mode, asked, lost, changed, acts := s.policy, s.mode, s.override, s.lost, s.changed, s.acts
 	s.changed = false
 	s.mu.Unlock()
 	now := s.o.Clock()
@@ -245,7 +247,7 @@ func (s *Scaler) Evaluate(ctx context.Context) *ScaleRecord {
 	if s.o.Tick != nil {
 		s.o.Tick(tick)
 	}
-	s.keep(x)
+	s.keep(x, acts)
 	return x
 }
 
@@ -483,11 +485,11 @@ func (s *Scaler) setHold(x *ScaleRecord, acts bool) {
 	}
 }
 
-// keep remembers a record.
-func (s *Scaler) keep(x *ScaleRecord) {
+// keep remembers a record that was made when so many acts of the operator were known.
+func (s *Scaler) keep(x *ScaleRecord, acts uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = x
+	s.last, s.seen = x, acts
 	s.history = append(s.history, x)
 	if n := len(s.history) - s.o.History; n > 0 {
 		s.history = slices.Delete(s.history, 0, n)
@@ -499,6 +501,14 @@ func (s *Scaler) Last() *ScaleRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
+}
+
+// Heeded reports whether Last was made knowing all that the operator asked for. One that
+// was under way when he did was not.
+func (s *Scaler) Heeded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen == s.acts
 }
 
 // History returns the last records, newest first.

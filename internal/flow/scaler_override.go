@@ -57,7 +57,7 @@ func (s *Scaler) hand(change func(*Override)) {
 			s.log.Error("what was asked of the scaler is not kept over a restart", "error", err)
 		}
 	}
-	s.set(func() { s.override, s.lost = o, lost })
+	s.set(func() { s.override, s.lost, s.acts = o, lost, s.acts+1 })
 }
 
 // override says what the operator asked for.
