@@ -36,6 +36,7 @@ type talk struct {
 
 	prompt, cached atomic.Int64
 	failed         atomic.Int64
+	took           atomic.Int64 // nanoseconds, of all requests
 }
 
 // session holds one conversation of eight turns, with a user who thinks for 20 ms in
@@ -63,6 +64,7 @@ func (k *talk) session(n int) {
 				} `json:"prompt_tokens_details"`
 			}
 		}
+		begin := time.Now()
 		res, err := http.Post(k.url+"/v1/chat/completions", "application/json", bytes.NewReader(b))
 		if err == nil {
 			b, err = io.ReadAll(res.Body)
@@ -72,6 +74,7 @@ func (k *talk) session(n int) {
 			k.failed.Add(1)
 			return
 		}
+		k.took.Add(int64(time.Since(begin)))
 		k.prompt.Add(a.Usage.Prompt)
 		k.cached.Add(a.Usage.Details.Cached)
 		ms = append(ms, message{"assistant", a.Choices[0].Message.Content})
@@ -83,16 +86,47 @@ func (k *talk) session(n int) {
 // which half of them have the first, on four replicas whose caches hold 1 MiB of text
 // each: conversations find their cache again, and the popular system prompt pulls
 // nobody to one replica.
+//
+// The balance is that of engines whose steps take 2 ms. On a machine that cannot make
+// them in time they are others: then the run is repeated, and says nothing in the end.
 func TestConversations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
+	var mean time.Duration
+	for range 3 {
+		var hit, imbalance float64
+		hit, imbalance, mean = converse(t)
+		if hit < 0.87 {
+			t.Errorf("hit ratio %.3f (at least 0.87)", hit)
+		}
+		if imbalance <= 1.10 {
+			return
+		}
+		if mean <= conversationMost {
+			t.Errorf("imbalance %.2f (at most 1.10)", imbalance)
+			return
+		}
+	}
+	t.Skipf("the machine is too busy to tell of the balance: requests of 45 ms took %v", mean)
+}
+
+// conversationMost is how long a request may take in the mean where engines are as fast
+// as they say: one of 20 steps of 2 ms and a part of a prompt takes 45 ms by itself, and
+// three times that with the race detector on a machine that does something else, too.
+const conversationMost = 180 * time.Millisecond
+
+// converse plays the conversations against a fleet of its own. It returns the share of
+// prompt tokens that were cached, the requests of the busiest replica over the mean of
+// all, and how long one took.
+func converse(t *testing.T) (hit, imbalance float64, mean time.Duration) {
+	t.Helper()
 	p, _ := engine.Lookup(engine.DefaultProfile)
 	p.Name, p.Accelerator = "lab", "none that is known"
 	p.Base, p.PTok, p.PAttn, p.DSeq, p.DCtx = 2e-3, 2e-6, 0, 0, 0 // 4 bytes a token: 2 MB/s
 	p.BlockTokens, p.KVTokens = 64, 1<<18
 	urls, all := startReplicas(t, 4, func(_ int, o *replica.Options) { o.Profile, o.Speed = p, 1 })
-	s, _ := runServer(t, nil, urls...)
+	s, stop := runServer(t, nil, urls...)
 	k := &talk{url: s.GatewayURL()}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range k.systems {
@@ -116,9 +150,13 @@ func TestConversations(t *testing.T) {
 		n := float64(r.Stats().Finished)
 		most, sum = max(most, n), sum+n
 	}
-	hit, imbalance := float64(k.cached.Load())/float64(k.prompt.Load()), 4*most/sum
-	t.Logf("hit ratio %.3f, imbalance %.2f over %.0f requests", hit, imbalance, sum)
-	if hit < 0.87 || imbalance > 1.10 {
-		t.Errorf("hit ratio %.3f (at least 0.87), imbalance %.2f (at most 1.10)", hit, imbalance)
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
+	for _, r := range all {
+		r.Close()
+	}
+	hit, imbalance, mean = float64(k.cached.Load())/float64(k.prompt.Load()), 4*most/sum, time.Duration(float64(k.took.Load())/sum)
+	t.Logf("hit ratio %.3f, imbalance %.2f over %.0f requests, which took %v each", hit, imbalance, sum, mean.Round(time.Millisecond))
+	return hit, imbalance, mean
 }
