@@ -4,6 +4,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 // requestWithKey posts a body with the key of a file until the status is the one
-// that is wanted (10 s at most): httpkey KEYFILE URL BODY STATUS.
+// that is wanted (a minute at most): httpkey KEYFILE URL BODY STATUS.
 func requestWithKey(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
 		ts.Fatalf("usage: httpkey KEYFILE URL BODY STATUS")
@@ -23,6 +24,8 @@ func requestWithKey(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		req.Header.Set("Authorization", "Bearer "+key)
 		res, err := http.DefaultClient.Do(req)
+		ts.Check(err)
+		_, err = io.Copy(io.Discard, res.Body) // who leaves before its end is another case
 		ts.Check(err)
 		res.Body.Close()
 		if got = fmt.Sprint(res.StatusCode); got == args[3] {

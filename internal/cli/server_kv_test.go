@@ -4,7 +4,6 @@ package cli
 
 import (
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
@@ -12,21 +11,12 @@ import (
 	"github.com/penstock-project/penstock/internal/console"
 	"github.com/penstock-project/penstock/internal/journal"
 	"github.com/penstock-project/penstock/internal/replica"
+	"github.com/penstock-project/penstock/internal/testinput"
 )
-
-func unusedPort(t *testing.T) int {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
-}
 
 func unusedAddr(t *testing.T) string {
 	t.Helper()
-	return fmt.Sprintf("127.0.0.1:%d", unusedPort(t))
+	return fmt.Sprintf("127.0.0.1:%d", testinput.Port(t))
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -40,15 +30,22 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("it never came to pass that %s", what)
 }
 
+// accounted waits until nothing is under way at the gateway of s: the record of a
+// request is made behind its answer.
+func accounted(t *testing.T, s *server) {
+	t.Helper()
+	eventually(t, "the last request is accounted for", func() bool { return s.front.h.Stats().InFlight == 0 })
+}
+
 // TestKVEventsCorrectTheIndex: replicas publish over real sockets; a router that goes
 // by token ids knows what they cache to the block, also after they evicted it, and that
 // a restarted one caches nothing.
 func TestKVEventsCorrectTheIndex(t *testing.T) {
-	port := unusedPort(t)
+	port := testinput.Port(t)
 	options := func(listen string) replica.Options {
 		return replica.Options{
 			Models: []string{"m"}, Listen: listen, Speed: 50, KVTokens: 6400,
-			KVEvents: fmt.Sprintf("tcp://*:%d", port), KVReplay: fmt.Sprintf("tcp://*:%d", unusedPort(t)),
+			KVEvents: fmt.Sprintf("tcp://*:%d", port), KVReplay: fmt.Sprintf("tcp://*:%d", testinput.Port(t)),
 		}
 	}
 	start := func(listen string) *replica.Server {
@@ -74,7 +71,12 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 		turn(t, s.GatewayURL(), c, 3)
 	}
 	eventually(t, "they are heard", func() bool { k := row().KVEvents; return k.Batches > 0 && k.Tokens > 0 })
+	// What an engine publishes of an answer comes some time behind it.
+	heard := func(r *replica.Server) func() bool {
+		return func() bool { k := row().KVEvents; return k != nil && k.Tokens == r.Stats().KVCachedTokens }
+	}
 	predicted := func() (predicted, cached int) {
+		accounted(t, s)
 		if rec, ok := s.journal.Last(journal.Filter{}); ok {
 			return rec.Outcome.PredictedCachedTokens, *rec.Outcome.CachedTokens
 		}
@@ -84,6 +86,7 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 	// Conversations push each other out of a cache that holds two of them.
 	off := 0
 	for i := range 12 {
+		eventually(t, "all is heard", heard(r))
 		_, want := turn(t, s.GatewayURL(), i%4, 3+i/4)
 		p, cached := predicted()
 		if cached != want {
@@ -115,14 +118,16 @@ func TestKVEventsCorrectTheIndex(t *testing.T) {
 // TestKVEventsOfAnIndexOfText: without token ids single blocks mean nothing; how much
 // is cached bounds what is believed.
 func TestKVEventsOfAnIndexOfText(t *testing.T) {
-	urls, _ := startReplicas(t, 1, func(_ int, o *replica.Options) {
-		o.KVTokens, o.KVEvents = 6400, fmt.Sprintf("tcp://*:%d", unusedPort(t))
+	urls, all := startReplicas(t, 1, func(_ int, o *replica.Options) {
+		o.KVTokens, o.KVEvents = 6400, fmt.Sprintf("tcp://*:%d", testinput.Port(t))
 	})
 	s, _ := runServer(t, nil, urls...)
 	row := func() *console.ReplicaStatus { return &s.admin.Status().Pools[0].Replica[0] }
 	eventually(t, "the events are read", func() bool { k := row().KVEvents; return k != nil && k.Fault == "" })
 	n := 0
 	eventually(t, "they are heard", func() bool { turn(t, s.GatewayURL(), n, 3); n++; return row().KVEvents.Batches > 3 })
+	accounted(t, s)
+	eventually(t, "all is heard", func() bool { return row().KVEvents.Tokens == all[0].Stats().KVCachedTokens })
 	st := row()
 	// A block of text is 512 bytes, about 128 tokens.
 	if believed := float64(st.Own.CacheBlocks) * 128; believed > 1.3*float64(st.KVEvents.Tokens)+256 {

@@ -56,6 +56,7 @@ func TestRanksBehindOnePort(t *testing.T) {
 			}
 		}
 	}
+	accounted(t, s)
 	if rec, ok := s.journal.Last(journal.Filter{}); !ok || !strings.Contains(rec.Chosen, "@") || len(rec.Candidates) != 6 {
 		t.Errorf("the record does not price ranks: %+v", rec)
 	}
@@ -102,6 +103,7 @@ func TestRanksBehindOnePort(t *testing.T) {
 		t.Error("no record")
 	}
 	turn(t, deaf.GatewayURL(), 1, 2)
+	accounted(t, deaf)
 	if rec, _ := deaf.journal.Last(journal.Filter{}); strings.Contains(rec.Chosen, "@") || len(rec.Candidates) != 2 {
 		t.Errorf("a replica that ignores pins is not one candidate: %+v", rec)
 	}

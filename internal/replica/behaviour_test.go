@@ -426,7 +426,7 @@ func TestStartup(t *testing.T) {
 	eventually(t, "weights load", func() bool { return strings.Contains(log.String(), "Loading model weights") })
 	if c, err := net.Dial("tcp", s.Addr()); err == nil {
 		c.Close()
-		if !strings.Contains(log.String(), "Serving on") {
+		if !strings.Contains(log.String(), "Engine initialised") { // what is logged last before it
 			t.Error("the port is open before the engine is ready")
 		}
 	}
