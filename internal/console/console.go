@@ -375,6 +375,11 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "unknown_replica", err.Error())
 		return
 	}
+	// A moment, so that the answer tells what came of it. A replica that is not ready is
+	// not seen to drain.
+	for end := time.Now().Add(time.Second); drains(p.Flow.Snapshot(), id) != drain && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 	out := Drained{Schema: "penstock/drain/v1", Pool: p.Name, Drained: drain}
 	for _, e := range poolStatus(p, s.o.Clock()).Replica {
 		if e.ID == id {
@@ -382,6 +387,15 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusOK, out)
+}
+
+// drains reports whether decisions are made on a replica as one that drains.
+func drains(snap *fleet.Snapshot, id string) bool {
+	if snap == nil {
+		return false
+	}
+	i := slices.IndexFunc(snap.Endpoints, func(e fleet.EndpointState) bool { return e.ID == id })
+	return i >= 0 && snap.Endpoints[i].Phase == fleet.PhaseDraining
 }
 
 // poolOf finds the pool of the replica that the path names; ?pool= chooses where

@@ -101,7 +101,8 @@ func newAdmin(t *testing.T) *admin {
 	})
 	a := &admin{Server: s, j: j, observer: ob, up: up}
 	for {
-		if st := s.Status(); len(st.Pools[0].Replica) == 1 && st.Pools[0].Replica[0].Running != nil {
+		snap := f.Snapshot() // decisions follow what the observer tells
+		if st := s.Status(); len(st.Pools[0].Replica) == 1 && st.Pools[0].Replica[0].Running != nil && snap != nil && snap.Count(fleet.PhaseReady) == 1 {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -222,7 +223,7 @@ func TestDrain(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
-	if w := a.do("POST", "/api/v1/replicas/r0/drain", "{}"); w.Code != 200 {
+	if w := a.do("POST", "/api/v1/replicas/r0/drain", "{}"); w.Code != 200 || !strings.Contains(w.Body.String(), `"phase":"draining"`) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	phase("draining")
