@@ -40,7 +40,7 @@ func connect(t *testing.T, addr string) *grpc.ClientConn {
 
 func newProxy(t *testing.T, addr string) *proxy {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	s, err := extprocv3.NewExternalProcessorClient(connect(t, addr)).Process(ctx)
 	if err != nil {
@@ -317,7 +317,7 @@ func TestDrainLetsStreamsEnd(t *testing.T) {
 	if r, err := watch.Recv(); err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Fatal(r, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	done := make(chan struct{})
 	go func() { s.Drain(ctx); close(done) }()

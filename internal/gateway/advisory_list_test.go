@@ -106,7 +106,7 @@ func TestAdvisoryUpgrade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"+head+"Content-Length: "+strconv.Itoa(len(chatBody))+"\r\n\r\n"+chatBody)
 		res, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {

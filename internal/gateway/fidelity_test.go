@@ -217,6 +217,7 @@ func TestAdapterKeepsItsName(t *testing.T) {
 	if string(got) != body {
 		t.Errorf("the engine got %s", got)
 	}
+	f.settled()
 	if r := f.records.last(); r.Request.Model != "m" || r.Request.Adapter != "lora" {
 		t.Errorf("%+v", r.Request)
 	}
@@ -228,7 +229,7 @@ func TestH2CAndOneByteReads(t *testing.T) {
 	p.SetUnencryptedHTTP2(true)
 	tr := &http.Transport{Protocols: &p, TLSClientConfig: &tls.Config{}}
 	defer tr.CloseIdleConnections()
-	res, err := (&http.Client{Transport: tr, Timeout: 10 * time.Second}).Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(streamReq))
+	res, err := (&http.Client{Transport: tr, Timeout: time.Minute}).Post(f.url+"/v1/chat/completions", "application/json", strings.NewReader(streamReq))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -224,6 +224,7 @@ func TestAuthenticator(t *testing.T) {
 	if res.Header.Get("X-Penstock-Replica") != "" {
 		t.Error("the replica's name goes to callers without debug scope")
 	}
+	f.settled()
 	if r := f.records.last(); r.Request.Tenant != "acme" {
 		t.Errorf("%+v", r.Request)
 	}
@@ -277,7 +278,7 @@ func TestSlowHead(t *testing.T) {
 	}
 	defer c.Close()
 	io.WriteString(c, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	if b, err := io.ReadAll(c); err != nil {
 		t.Errorf("the connection stays: %q %v", b, err)
 	}

@@ -287,7 +287,7 @@ func TestShutdownWithStreams(t *testing.T) {
 		_, ended := f.flowing(50, "")
 		f.h.Drain()
 		shut := make(chan error, 1)
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		go func() { shut <- f.srv.Shutdown(ctx) }()
 		f.waitFor("the closed door", func() bool {
 			c, err := net.Dial("tcp", strings.TrimPrefix(f.url, "http://"))

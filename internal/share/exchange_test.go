@@ -157,7 +157,10 @@ func TestExchange(t *testing.T) {
 	eventually(t, "both know that they are two", func() bool {
 		return ra.pool.ranked() == [2]int{0, 2} && rb.pool.ranked() == [2]int{1, 2}
 	})
-	eventually(t, "b knows its own address", func() bool { s, _ := rb.x.States(); return len(s) == 1 })
+	eventually(t, "b knows its own address, and what it has heard is counted", func() bool {
+		s, _ := rb.x.States()
+		return len(s) == 1 && s[0].Notes >= uint64(len(want))
+	})
 	states, fault := rb.x.States()
 	if len(states) != 1 || fault != "" || states[0].Router != "a" || !states[0].Heard || states[0].Notes != uint64(len(want)) {
 		t.Errorf("states %+v %q", states, fault)
