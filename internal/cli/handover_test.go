@@ -83,7 +83,7 @@ func TestHandover(t *testing.T) {
 
 	var streams []*http.Response
 	for range 20 {
-		streams = append(streams, postTo(t, gateway, `{"model":"m","messages":[{"role":"user","content":"a"}],"stream":true}`))
+		streams = append(streams, postTo(t, http.DefaultClient, gateway, `{"model":"m","messages":[{"role":"user","content":"a"}],"stream":true}`))
 	}
 	var asked, bad atomic.Int64
 	var clients sync.WaitGroup
@@ -135,7 +135,9 @@ func TestHandover(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("the old process did not end")
 	}
-	resp := postTo(t, gateway, `{"model":"m","messages":[{"role":"user","content":"a"}]}`)
+	// Over a connection of its own: those of the streams were the old process's.
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp := postTo(t, fresh, gateway, `{"model":"m","messages":[{"role":"user","content":"a"}]}`)
 	resp.Body.Close()
 	if asked.Load() < 4 || bad.Load() > 0 {
 		t.Errorf("%d of %d requests failed", bad.Load(), asked.Load())
@@ -156,9 +158,9 @@ func waitReady(t *testing.T, ctx context.Context, admin string) {
 	t.Fatal("not ready")
 }
 
-func postTo(t *testing.T, addr, body string) *http.Response {
+func postTo(t *testing.T, c *http.Client, addr, body string) *http.Response {
 	t.Helper()
-	resp, err := http.Post("http://"+addr+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	resp, err := c.Post("http://"+addr+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
