@@ -124,16 +124,13 @@ func refilled(since time.Time) int64 {
 	return int64(testLimit*time.Since(since).Hours()) + 2
 }
 
-// after says to stop once d is over.
-func after(d time.Duration) func() bool {
-	end := time.Now().Add(d)
-	return func() bool { return time.Now().After(end) }
-}
-
 // usedUp says to stop after d, once nearly all of testLimit was charged and the store is up,
 // and half a second more has passed in which whoever may get in does. A slow machine takes
 // longer to come there.
-func usedUp(ms []*Meter, d time.Duration) func() bool {
+func usedUp(ms []*Meter, d time.Duration) func() bool { return usedUpTo(ms, d, testLimit*97/100, true) }
+
+// usedUpTo is usedUp for so many tokens, with or without a store.
+func usedUpTo(ms []*Meter, d time.Duration, tokens int64, store bool) func() bool {
 	var over atomic.Bool
 	go func() {
 		began := time.Now()
@@ -148,7 +145,7 @@ func usedUp(ms []*Meter, d time.Duration) func() bool {
 					charged += st.Balances[0].Charged
 				}
 			}
-			if since.IsZero() && up && charged >= testLimit*97/100 {
+			if since.IsZero() && (up || !store) && charged >= tokens {
 				since = time.Now()
 			}
 			done := !since.IsZero() && time.Since(since) > 500*time.Millisecond && time.Since(began) > d
@@ -227,7 +224,7 @@ func TestStoreNeverThere(t *testing.T) {
 	s := &redisServer{t: t, addr: "127.0.0.1:1"}
 	ms := gateways(t, s, 1, tokensAnHour())
 	from := time.Now()
-	used, _ := use(ms, 20, after(time.Second))
+	used, _ := use(ms, 20, usedUpTo(ms, time.Second, int64(FallbackShare*testLimit)*9/10, false))
 	most := int64(FallbackShare*testLimit) + refilled(from)
 	if used > most || used < most*9/10 {
 		t.Errorf("%d tokens were used, want about %d", used, most)

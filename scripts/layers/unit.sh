@@ -6,7 +6,7 @@ set -uo pipefail
 . scripts/lib.sh
 out=build/test/unit.out
 core=$(core_packages)
-go list ./... | grep -vxF "$core" | xargs go test -race -timeout 20m 2>&1 | tee "$out"
+go list ./... | grep -vxF "$core" | xargs go test -race -timeout 40m 2>&1 | tee "$out"
 code=${PIPESTATUS[2]}
 echo "LAYER: -race, $(grep -c '^ok' "$out") packages"
 exit "$code"
