@@ -88,27 +88,24 @@ func (k *talk) session(n int) {
 // nobody to one replica.
 //
 // The balance is that of engines whose steps take 2 ms. On a machine that cannot make
-// them in time they are others: then the run is repeated, and says nothing in the end.
+// them in time they are others: then it is measured again, three times at most, and what
+// the last one says holds.
 func TestConversations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
-	var mean time.Duration
-	for range 3 {
-		var hit, imbalance float64
-		hit, imbalance, mean = converse(t)
+	for again := 2; ; again-- {
+		hit, imbalance, mean := converse(t)
 		if hit < 0.87 {
 			t.Errorf("hit ratio %.3f (at least 0.87)", hit)
 		}
 		if imbalance <= 1.10 {
 			return
 		}
-		if mean <= conversationMost {
-			t.Errorf("imbalance %.2f (at most 1.10)", imbalance)
-			return
+		if mean <= conversationMost || again == 0 {
+			t.Fatalf("imbalance %.2f (at most 1.10); requests of 45 ms took %v", imbalance, mean.Round(time.Millisecond))
 		}
 	}
-	t.Skipf("the machine is too busy to tell of the balance: requests of 45 ms took %v", mean)
 }
 
 // conversationMost is how long a request may take in the mean where engines are as fast
